@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,8 +200,8 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("localhost", "::1")
 
 
-def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) -> bool | None:
-    """Whether all these ranks of the job run on this node; None if unknown or without ranks.
+def node_count(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return on how many nodes these ranks of the job run, if each has as many of them; None if unknown.
 
     torchrun numbers the ranks of a node consecutively; SLURM may distribute them over nodes. A job with a
     loopback rendezvous has one node.
@@ -209,17 +210,23 @@ def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) 
     if not members:
         return None
     if _is_loopback(environ.get("MASTER_ADDR", "")):
-        return True
+        return 1
     rank, local_rank = _number(environ, "RANK"), _number(environ, "LOCAL_RANK")
     local_world_size = _number(environ, "LOCAL_WORLD_SIZE")
     if rank is None or local_rank is None or local_world_size is None:
         return None
     if environ.get("WORLD_SIZE") == environ["LOCAL_WORLD_SIZE"]:
-        return True
+        return 1
     if _dealt_out(environ):
         return None
     first = rank - local_rank
-    return all(first <= each < first + local_world_size for each in members)
+    if all(first <= each < first + local_world_size for each in members):
+        return 1
+    nodes = _number(environ, "GROUP_WORLD_SIZE")
+    if not nodes or environ.get("WORLD_SIZE") != str(nodes * local_world_size):
+        return None  # torchrun may have started unlike numbers of ranks on the nodes
+    by_node = Counter(each // local_world_size for each in members)
+    return len(by_node) if len(set(by_node.values())) == 1 else None
 
 
 def _dealt_out(environ: Mapping[str, str]) -> bool:

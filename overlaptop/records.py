@@ -77,6 +77,8 @@ class StepRecord(Record, tag="step"):
         int | None, says("bytes that the collectives make the rank send within its node, by a ring's count")
     ]
     link_rx_bytes: Annotated[int | None, says("the same, received")]
+    nic_tx_bytes: Annotated[int | None, says("the same, sent to other nodes")]
+    nic_rx_bytes: Annotated[int | None, says("the same, received from other nodes")]
     transitional: Annotated[bool, says("a setting was being changed; its lanes are null")]
     cpu_ns: Annotated[int | None, says("ns of CPU time of the training thread; null in a trace")]
     delayed_ns: Annotated[int | None, says("ns that it was ready to run and had no CPU; null in a trace")]
@@ -174,6 +176,10 @@ class DeviceRecord(Record, tag="device"):
     nic_rx_bytes_per_s: Annotated[int | None, says("bytes per second that it received, for all processes")]
     nic_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
     nic_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
+    nic_collectives_rx_bytes_per_s: Annotated[
+        float | None, says("as `collectives_rx_bytes_per_s`, from other nodes")
+    ]
+    nic_collectives_tx_bytes_per_s: Annotated[float | None, says("the same, sent")]
     nic_errors: Annotated[
         dict[str, int] | None,
         says('its errors since the job began, by the kernel\'s counter: `{"link_downed": 1}`'),

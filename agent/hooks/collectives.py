@@ -54,7 +54,7 @@ class CollectiveHooks:
         self._coalescing_begin = barrier.guarded("the coalescing hook, begin", self._begin_coalescing)
         self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
-        self._local_groups = _LocalGroups()
+        self._sizes = _GroupSizes()
         self._numbers = _CollectiveNumbers()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
@@ -93,7 +93,7 @@ class CollectiveHooks:
         return found
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        describe = _Describe(op, self._local_groups, self._numbers)
+        describe = _Describe(op, self._sizes, self._numbers)
         issue, issued, failed = self._issue, self._issued, self._failed
         redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
 
@@ -218,21 +218,21 @@ class CollectiveHooks:
         return None if token is None else (source, token)
 
 
-class _LocalGroups:
-    """Finds groups whose ranks are all on this node, one lookup for each group."""
+class _GroupSizes:
+    """Finds the ranks and nodes of groups, one lookup for each group."""
 
     def __init__(self) -> None:
-        self._is_local: dict[tuple[str, int], bool] = {}
+        self._nodes: dict[tuple[str, int], int | None] = {}
 
-    def ranks(self, title: str, group: Any) -> int | None:
-        """Return the group's size; None unless all its ranks are known to be on this node."""
+    def of(self, title: str, group: Any) -> tuple[int | None, int]:
+        """Return the group's ranks and nodes, as for `link_bytes`."""
         size = int(group.size())
-        is_local = self._is_local.get((title, size))
-        if is_local is None:
-            if len(self._is_local) >= MAX_GROUPS:
-                self._is_local.clear()
-            is_local = self._is_local[title, size] = size == 1 or _on_this_node(group)
-        return size if is_local else None
+        if (title, size) not in self._nodes:
+            if len(self._nodes) >= MAX_GROUPS:
+                self._nodes.clear()
+            self._nodes[title, size] = 1 if size == 1 else _node_count(group)
+        nodes = self._nodes[title, size]
+        return (None, 1) if nodes is None else (size, nodes)
 
 
 class _CollectiveNumbers:
@@ -278,7 +278,7 @@ def _begun(backend: Any) -> int | None:
 class _Describe:
     """Reads an op's arguments: tensors in and out, group, async flag, peer."""
 
-    def __init__(self, op: Any, local_groups: _LocalGroups, numbers: _CollectiveNumbers) -> None:
+    def __init__(self, op: Any, sizes: _GroupSizes, numbers: _CollectiveNumbers) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
@@ -288,7 +288,7 @@ class _Describe:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
-        self._local_groups = local_groups
+        self._sizes = sizes
         self._numbers = numbers
         self.point_to_point = self._name in POINT_TO_POINT
 
@@ -320,7 +320,7 @@ class _Describe:
             device_index=device.index if device.index is not None else -1,
             peer=peer,
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
-            link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
+            link=link_bytes(self._name, size_bytes, *self._sizes.of(title, group)),
             sequence=None if self.point_to_point else self._numbers.next(group, backend),
             sends_to=other if self._name == "send" else None,
             receives_from=other if self._name == "recv_" else None,
@@ -387,13 +387,13 @@ def _group_name(group: Any) -> str:
     return group_title(group.group_name, group.group_desc)
 
 
-def _on_this_node(group: Any) -> bool:
+def _node_count(group: Any) -> int | None:
     try:
-        return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
+        return placement.node_count(dist.get_process_group_ranks(group))
     except (KeyError, ValueError) as fault:  # torch.distributed does not know the group
         if raised_by_job(fault):
             raise
-        return False
+        return None
 
 
 def _rank_of_job(group: Any, rank: int | None) -> int | None:

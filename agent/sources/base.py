@@ -55,7 +55,7 @@ class CollectiveCall:
     coalesced: bool = False
     """Several operations in one launch. NCCL's Work then has no future: asking for it ends the process."""
     link: LinkBytes | None = None
-    """Bytes this rank sends and receives over the links of its node; None if unknown."""
+    """Bytes this rank sends and receives; None if unknown."""
     sequence: int | None = None
     """Number of the collective in its group, alike on all ranks of the group. None for point-to-point
     operations and if unknown."""
@@ -104,7 +104,7 @@ class StepSpans:
     stall: Spans = field(default_factory=empty)
     collectives: tuple[CollectiveSpan, ...] = ()
     link: LinkBytes | None = None
-    """Bytes this rank sends and receives over the links of its node; None if unknown."""
+    """Bytes this rank sends and receives; None if unknown."""
     named: bool = True
     """False if this step's collectives were not looked up."""
     launch_lead_ns: int | None = None

@@ -123,7 +123,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def launches_of(
     entries: Iterable[Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
-    on_this_node: Callable[[Sequence[int]], bool | None] = placement.on_this_node,
+    node_count: Callable[[Sequence[int]], int | None] = placement.node_count,
 ) -> list[CollectiveCall]:
     """Return the entries of a dump as launches, in order of issue.
 
@@ -131,7 +131,7 @@ def launches_of(
     numbers. Entries that launch nothing are left out: operations on no data, and groups of one rank.
     """
     members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
-    local = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
+    sizes = {name: (len(ranks), nodes) for name, ranks in members.items() if (nodes := node_count(ranks))}
     entries = tuple(entries)
     uneven = _numbered_by_batches(entries)
     log = [entry for entry in entries if len(members.get(entry["process_group"][0], ())) != 1]
@@ -145,9 +145,9 @@ def launches_of(
             if parts is not None:
                 parts.append(entry)
             elif _bytes(entry) != 0:
-                launches.append(_launch(entry, [entry], members, local, uneven))
+                launches.append(_launch(entry, [entry], members, sizes, uneven))
         elif parts and any(_bytes(part) != 0 for part in parts):
-            launches.append(_launch(entry, parts, members, local, uneven))
+            launches.append(_launch(entry, parts, members, sizes, uneven))
     return launches
 
 
@@ -200,14 +200,14 @@ def _launch(
     entry: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     members: Mapping[str, Sequence[int]],
-    local: Mapping[str, int],
+    sizes: Mapping[str, tuple[int, int]],
     uneven: Container[str],
 ) -> CollectiveCall:
-    """`members`: the ranks of each group. `local`: sizes of groups that are all on this node. `uneven`:
-    groups whose numbers differ by rank.
+    """`members`: the ranks of each group. `sizes`: ranks and nodes of groups, where known. `uneven`: groups
+    whose numbers differ by rank.
     """
     names = sorted(set(map(_op, parts)))
-    ranks = local.get(entry["process_group"][0])
+    ranks, nodes = sizes.get(entry["process_group"][0], (None, 1))
     together = entry["profiling_name"] == _COALESCED
     return CollectiveCall(
         op=f"coalesced {'+'.join(names)}" if together else names[0],
@@ -218,7 +218,7 @@ def _launch(
         device_type="cuda",
         device_index=-1,
         coalesced=together,
-        link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
+        link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks, nodes) for part in parts),
         sequence=None
         if parts[0]["is_p2p"] or entry["process_group"][0] in uneven
         else int(entry["collective_seq_id"]),

@@ -11,7 +11,7 @@ from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, nic_traffic_of, traffic_of
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.fleet.wait_breakdown import WaitBreakdown
 from overlaptop.fleet.window import MOST_HISTORY_STEPS, evidence_steps, history_steps
@@ -79,6 +79,7 @@ class _Rank:
         self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
         self.window = StepWindow()
         self.traffic: Traffic | None = None
+        self.nic_traffic: Traffic | None = None
         self.traffic_due = False
         self._step_history: tuple[StepTotals, ...] | None = ()
         self._older_history: tuple[StepTotals, ...] = ()
@@ -87,6 +88,14 @@ class _Rank:
     @property
     def ended(self) -> bool:
         return self.end is not None
+
+    @property
+    def nic(self) -> tuple[str, str] | None:
+        """Host and name of its adapter; None if not known, or if the job has no other nodes."""
+        info, name = self.info, self.numa.nic if self.numa is not None else ""
+        if info is None or not name or (info.local_world_size or info.world_size) == info.world_size:
+            return None
+        return info.host, name
 
     def add(self, step: StepTotals, ranks: int) -> bool:
         """Add a step unless it is known, as from a hub's history. ``ranks`` share the steps kept."""
@@ -174,6 +183,7 @@ class _Rank:
             stalled=self.stalled,
             stacks=tuple(self.stacks),
             traffic=self.traffic,
+            nic_traffic=self.nic_traffic,
             node=node,
             silent=stale and is_silent,
             end=self.end,
@@ -386,6 +396,10 @@ class JobState:
                 if not rank.ended and rank.device is not None and rank.device.gpu_uuid:
                     self._by_gpu.setdefault(rank.device.gpu_uuid, []).append(rank)
         by_gpu = self._by_gpu or {}
+        by_nic: dict[tuple[str, str] | None, list[_Rank]] = {}
+        for rank in self._ranks.values() if due else ():
+            if rank.nic is not None and not rank.ended:
+                by_nic.setdefault(rank.nic, []).append(rank)
         for rank in due:
             rank.traffic_due = False
             if rank.device is not None and (sharers := by_gpu.get(rank.device.gpu_uuid)):
@@ -396,6 +410,8 @@ class JobState:
                     by_gpu,
                     on_cpu=any(each.info is not None and each.info.source == "host" for each in sharers),
                 )
+            if near := by_nic.get(rank.nic):
+                rank.nic_traffic = nic_traffic_of(rank.samples, [each.window for each in near])
 
     def _bound_timelines(self) -> None:
         """Drop the oldest timelines beyond MAX_TIMELINE_BYTES, which ranks may have that were compared."""

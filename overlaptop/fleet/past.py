@@ -87,7 +87,9 @@ def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ..
 def _in_step(view: RankView, number: int) -> RankView:
     step = step_of(view, number)
     if step is None:
-        return replace(view, last=None, measured=None, mean=None, samples=(), traffic=None)
+        return replace(
+            view, last=None, measured=None, mean=None, samples=(), traffic=None, nic_traffic=None
+        )
     return replace(
         view,
         last=step,
@@ -95,6 +97,7 @@ def _in_step(view: RankView, number: int) -> RankView:
         mean=None,
         samples=tuple(each for each in view.samples if each.at_ns <= step.start_ns + step.step_ns),
         traffic=None,
+        nic_traffic=None,
         # A rank that made this step was running then, whatever happened later.
         stale=False,
         silent=False,

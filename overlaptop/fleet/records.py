@@ -128,6 +128,9 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> Devi
             "memory_policy": numa.memory_policy or None,
             "nic": numa.nic or None,
         }
+    if view.nic_traffic is not None and sample is view.sample:
+        fields["nic_collectives_rx_bytes_per_s"] = view.nic_traffic.collectives_rx_bytes_per_s
+        fields["nic_collectives_tx_bytes_per_s"] = view.nic_traffic.collectives_tx_bytes_per_s
     nic, errors = view.nic, device.nic_errors if device else None
     fields["nic_peak_bytes_per_s"] = nic.bits_per_s // 8 if nic and nic.bits_per_s else None
     fields["nic_errors"] = {each.counter: each.count for each in errors} if errors is not None else None

@@ -88,6 +88,8 @@ class RankView:
     """The relevant environment variables that it has. None while unknown."""
     traffic: Traffic | None = None
     """Bytes over its links, beside the bytes of its collectives. None while unknown."""
+    nic_traffic: Traffic | None = None
+    """Bytes over the adapter nearest to its GPU, if the job has other nodes."""
     node: str = ""
     """Name of its NodeView. Empty without nodes."""
     node_lost: bool = False

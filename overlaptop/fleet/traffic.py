@@ -24,7 +24,7 @@ LATE_AFTER_STEPS = 3
 NO_STEP = "no step has ended yet"
 LATE = "no step has ended lately"
 UNNAMED = "its collectives are not named"
-UNKNOWN_BYTES = "some of its collectives reach other nodes, or are of a kind whose bytes are not known"
+UNKNOWN_BYTES = "some of its collectives are of a kind, or of a group, whose bytes are not known"
 HOST_CLOCK = "collectives on the CPU do not go over the GPU's links"
 BOTH_WAYS = "its collectives go over NVLink and over PCIe, to one GPU so and to another so"
 NO_SAMPLES = "nothing has been measured yet"
@@ -36,7 +36,8 @@ class Traffic:
     """Bytes per second over the last seconds. tx: sent by the GPU. None if not known."""
 
     over: str
-    """``nvlink`` or ``pcie``: the link that this GPU's collectives use within the node."""
+    """``nvlink`` or ``pcie``: the link that this GPU's collectives use within the node. ``nic``: the
+    adapter nearest to it, for those between nodes."""
     rx_bytes_per_s: int | None
     """From the link's counters."""
     tx_bytes_per_s: int | None
@@ -81,9 +82,10 @@ class StepWindow:
         whole_s = mean_s * math.ceil(WINDOW_S / mean_s) if mean_s else WINDOW_S
         return min(whole_s, LONGEST_WINDOW_S)
 
-    def accounted(self, now_ns: int | None) -> tuple[float, float] | str:
+    def accounted(self, now_ns: int | None, over: str = "link") -> tuple[float, float] | str:
         """Return bytes per second received and sent, or why they are not known: those of named steps over
-        the mean length of all. `now_ns`: Unix time. None: the end of the newest step.
+        the mean length of all. `now_ns`: Unix time. None: the end of the newest step. `over`: ``link``
+        within the node, ``nic`` between nodes.
         """
         if not self._steps or not self._step_ns:
             return NO_STEP
@@ -91,11 +93,17 @@ class StepWindow:
         late_ns = max(LATE_AFTER_S * 1e9, LATE_AFTER_STEPS * self._mean_step_ns)
         if now_ns is not None and now_ns - newest_ns > late_ns:
             return LATE
-        named = [step for step in self._named if newest_ns - _end_ns(step) <= NAMED_S * 1e9]
+        named = [
+            known
+            for step in self._named
+            if newest_ns - _end_ns(step) <= NAMED_S * 1e9
+            and None
+            not in (known := (getattr(step, f"{over}_rx_bytes"), getattr(step, f"{over}_tx_bytes")))
+        ]
         if not named:
             return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
         per_s = 1e9 / (len(named) * self._mean_step_ns)
-        rx, tx = (sum(getattr(step, name) for step in named) for name in ("link_rx_bytes", "link_tx_bytes"))
+        rx, tx = map(sum, zip(*named, strict=True))
         return rx * per_s, tx * per_s
 
     @property
@@ -119,6 +127,26 @@ def traffic_of(
     """
     kinds = _kinds(device, job_gpus)
     over = "nvlink" if kinds & {"nvlink", "nvswitch"} else "pcie"
+    if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
+        return _traffic(over, samples, ranks, BOTH_WAYS)
+    accounted = HOST_CLOCK if on_cpu else _accounted(ranks, samples, "link")
+    return _traffic(over, samples, ranks, accounted)
+
+
+def nic_traffic_of(samples: Sequence[DeviceSample], ranks: Sequence[StepWindow]) -> Traffic:
+    """Return the traffic of a network adapter.
+
+    `samples`: of a rank near it, oldest first. `ranks`: all of the job's ranks near it.
+    """
+    return _traffic("nic", samples, ranks, _accounted(ranks, samples, "nic"))
+
+
+def _traffic(
+    over: str,
+    samples: Sequence[DeviceSample],
+    ranks: Sequence[StepWindow],
+    accounted: tuple[float, float] | str,
+) -> Traffic:
     window_s = max((each.window_s for each in ranks), default=WINDOW_S)
     oldest_ns = samples[-1].at_ns - window_s * 1e9 if samples else 0
     recent = [sample for sample in samples if sample.at_ns > oldest_ns]
@@ -129,12 +157,6 @@ def traffic_of(
     )
     if rx is None or tx is None:
         reasons.append(_why_unmeasured(over, recent))
-    if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
-        accounted: tuple[float, float] | str = BOTH_WAYS
-    elif on_cpu:
-        accounted = HOST_CLOCK
-    else:
-        accounted = _accounted(ranks, samples[-1].at_ns if samples else None)
     if isinstance(accounted, str):
         reasons.append(accounted)
     known = accounted if not isinstance(accounted, str) else None
@@ -155,11 +177,14 @@ def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
     return reaches or {link.kind for link in device.links}
 
 
-def _accounted(ranks: Sequence[StepWindow], now_ns: int | None) -> tuple[float, float] | str:
+def _accounted(
+    ranks: Sequence[StepWindow], samples: Sequence[DeviceSample], over: str
+) -> tuple[float, float] | str:
     """Add up the rates of all ranks. Without samples, each step's own end is the present time."""
+    now_ns = samples[-1].at_ns if samples else None
     rx = tx = 0.0
     for rank in ranks:
-        each = rank.accounted(now_ns)
+        each = rank.accounted(now_ns, over)
         if isinstance(each, str):
             return each
         rx, tx = rx + each[0], tx + each[1]

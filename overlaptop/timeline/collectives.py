@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
 ELEMENT_BYTES = {
@@ -15,10 +16,12 @@ ELEMENT_BYTES = {
 
 
 class LinkBytes(NamedTuple):
-    """Bytes that one rank sends and receives."""
+    """Bytes that one rank sends and receives over the links of its node, and to and from other nodes."""
 
     tx: int
     rx: int
+    nic_tx: int = 0
+    nic_rx: int = 0
 
 
 _SHARES = {
@@ -39,8 +42,11 @@ _UNSHARED = frozenset(("broadcast", "reduce", "send", "recv"))
 """Operations whose bytes all pass one rank's link."""
 
 
-def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes | None:
+def link_bytes(op: str, size_bytes: int | None, ranks: int | None, nodes: int = 1) -> LinkBytes | None:
     """Return the bytes that one rank sends and receives in one operation of `ranks` ranks, for a ring.
+
+    `nodes`: the nodes that have the ranks, each as many. A ring leaves each node once. The rank gets the
+    mean of its node's ranks.
 
     `op` is spelled as in c10d's dispatcher, torch's flight recorder or its profiler: ``allreduce_``,
     ``_all_gather_base``, ``reduce_scatter_tensor_coalesced``, ``send``. `size_bytes`, S below, is the
@@ -56,7 +62,8 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
     adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
 
     Returns None if the result is not known: for other ops (also gather and scatter, whose root moves more
-    than the others), for several different ops in one, and without a size or group.
+    than the others), for several different ops in one, for a send or receive in a group of several nodes,
+    and without a size or group.
     """
     if ranks is not None and ranks <= 1:
         return LinkBytes(0, 0)
@@ -64,15 +71,29 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
     if kind is None or size_bytes is None or ranks is None:
         return None
     rounds, sent, received = _SHARES[kind]
+    if nodes > 1 and (sent or received):
+        return None
     rounds_bytes = rounds * (ranks - 1) * size_bytes // ranks
-    return LinkBytes(rounds_bytes + sent * size_bytes, rounds_bytes + received * size_bytes)
+    nic_bytes = 0
+    if nodes > 1:  # the part of the passes from rank to rank that leads to another node
+        part, passes = nodes, ranks
+        if kind in _UNSHARED:
+            part, passes = nodes - 1, ranks - 1
+        elif kind == "alltoall":
+            part, passes = ranks - ranks // nodes, ranks - 1
+        nic_bytes = rounds_bytes * part // passes
+    own_bytes = rounds_bytes - nic_bytes
+    return LinkBytes(own_bytes + sent * size_bytes, own_bytes + received * size_bytes, nic_bytes, nic_bytes)
 
 
 def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
     """Return the sum each way. None if any part is not known."""
-    known = tuple(parts)
-    tx, rx = (sum_where_known(part and part[way] for part in known) for way in (0, 1))
-    return None if tx is None or rx is None else LinkBytes(tx, rx)
+    totals = LinkBytes(0, 0)
+    for part in parts:
+        if part is None:
+            return None
+        totals = LinkBytes(*map(add, totals, part))
+    return totals
 
 
 @lru_cache(maxsize=256)

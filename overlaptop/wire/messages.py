@@ -144,7 +144,7 @@ class StepTotals(Message, frozen=True, tag=2):
     """A command made torch.profiler run in this step, or its trace was written. Lane totals are None."""
     link_tx_bytes: Count | None = None
     """Bytes that this step's collectives make this rank send within its node, for a ring. None if the bytes
-    of one are not known (gather, scatter), or if the group of one reaches other nodes, or may."""
+    of one are not known (gather, scatter), or how its group is spread over nodes."""
     link_rx_bytes: Count | None = None
     transitional: bool = False
     """A change of a setting was under way: the times belong to neither value. Lane totals are None."""
@@ -165,6 +165,9 @@ class StepTotals(Message, frozen=True, tag=2):
     is also `transitional`."""
     least_lead_ns: OffsetNs | None = None
     """Smallest launch lead in the step: about 0 where the CPU waits for the GPU once a step."""
+    nic_tx_bytes: Count | None = None
+    """As `link_tx_bytes`, to other nodes: the mean of this node's ranks."""
+    nic_rx_bytes: Count | None = None
 
     @property
     def changes_setting(self) -> bool:

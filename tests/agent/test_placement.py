@@ -107,45 +107,51 @@ def test_a_script_that_no_launcher_started_is_measured(run_ranks):
 
 ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
 """Ranks 8 to 11 are here."""
+NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
 
 
 @pytest.mark.parametrize(
-    ("ranks", "environ", "here"),
+    ("ranks", "environ", "nodes"),
     [
-        ((8, 9, 10, 11), ON_NODE, True),
-        ((9,), ON_NODE, True),
-        ((7, 8), ON_NODE, False),
-        ((11, 12), ON_NODE, False),
-        (range(16), ON_NODE, False),
+        ((8, 9, 10, 11), ON_NODE, 1),
+        ((9,), ON_NODE, 1),
+        ((7, 8), ON_NODE, None),
+        ((11, 12), ON_NODE, None),
+        (range(16), ON_NODE, None),
         ((9,), TORCHRUN, None),
         ((0,), {}, None),
         ((0,), {**TORCHRUN, "LOCAL_WORLD_SIZE": "many"}, None),
         # Torch's flight recorder names no rank for some groups.
         ((), ON_NODE, None),
         ((), {"MASTER_ADDR": "localhost"}, None),
-        *[(range(16), {"MASTER_ADDR": it}, True) for it in ("127.0.0.1", "localhost", "::1")],
-        (range(16), {**TORCHRUN, "MASTER_ADDR": "localhost"}, True),
+        *[(range(16), {"MASTER_ADDR": it}, 1) for it in ("127.0.0.1", "localhost", "::1")],
+        (range(16), {**TORCHRUN, "MASTER_ADDR": "localhost"}, 1),
+        ((7, 8), NODES, 2),
+        (range(16), NODES, 4),
+        ((3, 7, 11, 15), NODES, 4),
+        ((6, 7, 8), NODES, None),
+        (range(16), {**NODES, "GROUP_WORLD_SIZE": "3"}, None),
     ],
 )
 def test_the_ranks_of_a_node_are_consecutive_and_nothing_is_claimed_that_no_launcher_says(
-    ranks, environ, here
+    ranks, environ, nodes
 ):
-    assert placement.on_this_node(ranks, environ) is here
+    assert placement.node_count(ranks, environ) == nodes
 
 
 @pytest.mark.parametrize(
-    ("distribution", "by_torchrun", "here"),
+    ("distribution", "by_torchrun", "nodes"),
     [
-        ("block", False, True),
-        ("block:cyclic", False, True),
-        ("", False, True),
+        ("block", False, 1),
+        ("block:cyclic", False, 1),
+        ("", False, 1),
         ("cyclic", False, None),
         ("plane=2", False, None),
         ("arbitrary", False, None),
-        ("cyclic", True, True),
+        ("cyclic", True, 1),
     ],
 )
-def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, here):
+def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, nodes):
     """A script that gives torch SLURM's numbers has ranks 0, 2, 4 on one node and 1, 3, 5 on the other."""
     environ = {
         **{name: TORCHRUN[name] for name in ("RANK", "LOCAL_RANK")},
@@ -157,8 +163,8 @@ def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, her
         environ["SLURM_DISTRIBUTION"] = distribution
     if by_torchrun:
         environ["TORCHELASTIC_RUN_ID"] = "1"
-    assert placement.on_this_node([8, 9], environ) is here
-    assert placement.on_this_node(range(4), {**environ, "WORLD_SIZE": "4"}) is True, "the only node"
+    assert placement.node_count([8, 9], environ) == nodes
+    assert placement.node_count(range(4), {**environ, "WORLD_SIZE": "4"}) == 1, "the only node"
 
 
 def test_the_agent_s_thread_imports_nothing_to_place_a_rank_that_no_launcher_numbers():

@@ -46,11 +46,12 @@ def seen(*messages):
 
 
 def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
-    step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, link_tx_bytes=8 * GB // 10, link_rx_bytes=0)
+    moved = {"link_tx_bytes": 8 * GB // 10, "link_rx_bytes": 0, "nic_tx_bytes": 8, "nic_rx_bytes": 16}
+    step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, **moved)
     now = sample(0, nvlink=(5, 6), pcie=(7, 8), nic_rx_bytes_per_s=9, nic_tx_bytes_per_s=0)
     machine = MachineFacts(0, "gpu-a", (), (Nic("eth0", 0, 8), Nic("mlx5_0", 0, 400 * GB)), ())
     facts = device(0, nic_errors=(NicErrors("link_downed", 2),))
-    view = seen(info(0), machine, facts, numa(0), step_of_1_gb, now)
+    view = seen(info(0, local_world_size=1), machine, facts, numa(0), step_of_1_gb, now)
     record = device_record("job-1", view, view.sample)
     expected = {
         "type": "device", "job": "job-1", "rank": 0, "at_ns": T0, "gpu_uuid": "GPU-0",
@@ -61,6 +62,7 @@ def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
         "numa_state": "bound", "cpu_set": "0-31", "cpu_nodes": [0], "memory_policy": "bind:0",
         "nic": "mlx5_0", "nic_node": 0, "nic_rx_bytes_per_s": 9, "nic_tx_bytes_per_s": 0,
         "nic_peak_bytes_per_s": 50 * GB, "nic_errors": {"link_downed": 2},
+        "nic_collectives_rx_bytes_per_s": 200, "nic_collectives_tx_bytes_per_s": 100,
     }  # fmt: skip
     assert expected.items() <= record.items()
     assert None not in record.values()

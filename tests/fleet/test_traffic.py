@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet import traffic
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, StepWindow, traffic_of
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.records import device_record
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, StepWindow, nic_traffic_of, traffic_of
 from overlaptop.wire.devices import GpuLink, Unknown
 
-from .builders import GB, MS, SWITCHED, T0, S, device, sample, step
+from .builders import GB, MS, SWITCHED, T0, Clock, S, device, feed, info, numa, sample, step, welcome
 
 PCIE = (GpuLink("pcie", "GPU-1", None, "NODE"),)
 
@@ -166,6 +168,29 @@ def test_where_some_gpus_are_reached_by_nvlink_and_others_not_nothing_is_claimed
     )
     assert collectives(found) == (None, None)
     assert found.reason == traffic.BOTH_WAYS
+
+
+def test_between_nodes_the_adapter_is_accounted_for():
+    steps = steps_of(5, 50, (GB, GB), nic_tx_bytes=GB // 10, nic_rx_bytes=0)
+    samples = [sample(0, nic_rx_bytes_per_s=3, nic_tx_bytes_per_s=4)]
+    found = nic_traffic_of(samples, [window(*steps)] * 2)
+    assert (found.over, found.rx_bytes_per_s, found.tx_bytes_per_s) == ("nic", 3, 4)
+    assert collectives(found) == (4 * GB, 0)
+    older = nic_traffic_of(samples, [window(*steps_of(5, 50, (GB, GB)))])
+    assert (collectives(older), older.reason) == ((None, None), traffic.UNNAMED)
+
+
+@pytest.mark.parametrize(("local_world_size", "is_known"), [(2, False), (1, True), (None, False)])
+def test_adapters_are_accounted_for_in_jobs_of_several_nodes(local_world_size, is_known):
+    view = feed(
+        JobState(Clock()),
+        welcome(), info(0, local_world_size=local_world_size), numa(0), device(0),
+        *steps_of(5, 50, (GB, GB), nic_tx_bytes=GB, nic_rx_bytes=GB),
+        sample(0, nic_rx_bytes_per_s=3, nic_tx_bytes_per_s=4),
+    ).ranks[0]  # fmt: skip
+    assert (view.nic_traffic is not None) == is_known
+    record = device_record("job-1", view, view.sample)
+    assert record.nic_collectives_tx_bytes_per_s == (20 * GB if is_known else None)
 
 
 def test_ranks_that_share_a_gpu_are_added_up_and_unknown_where_one_is():

@@ -94,6 +94,36 @@ def test_a_rank_alone_sends_nothing(op):
     assert link_bytes(op, None, 1) == LinkBytes(0, 0)
 
 
+def ring_over(nodes, per_node, rounds, chunk):
+    """What each rank of a ring sends within its node and to the next node, in the mean of the node."""
+    ranks = nodes * per_node
+    leaves = [rank // per_node != (rank + 1) % ranks // per_node for rank in range(ranks)]
+    between = sum(leaves) * rounds * chunk // ranks
+    return LinkBytes(rounds * chunk - between, rounds * chunk - between, between, between)
+
+
+@given(st.integers(2, 9), st.integers(1, 9), chunks)
+def test_a_ring_leaves_each_node_once(nodes, per_node, chunk):
+    n = nodes * per_node
+    for op in ALL_REDUCE:
+        assert ring_over(nodes, per_node, 2 * (n - 1), n * chunk) == link_bytes(op, n * n * chunk, n, nodes)
+    for op in ALL_GATHER + REDUCE_SCATTER:
+        assert ring_over(nodes, per_node, n - 1, n * chunk) == link_bytes(op, n * n * chunk, n, nodes)
+
+
+@given(st.integers(2, 9), st.integers(1, 9), chunks)
+def test_other_operations_between_nodes(nodes, per_node, part):
+    n = nodes * per_node
+    for op in ALL_TO_ALL:
+        own, others = (per_node - 1) * part, (n - per_node) * part
+        assert link_bytes(op, n * part, n, nodes) == LinkBytes(own, own, others, others)
+    for op in ONE_TO_ALL:
+        own, others = (n - nodes) * part, (nodes - 1) * part
+        assert link_bytes(op, n * part, n, nodes) == LinkBytes(own, own, others, others)
+    for op in SENDS + RECEIVES:
+        assert link_bytes(op, part, n, nodes) is None
+
+
 def test_a_sum_is_known_only_where_all_its_parts_are():
     assert sum_links_where_known([LinkBytes(1, 2), LinkBytes(3, 0)]) == LinkBytes(4, 2)
     assert sum_links_where_known([]) == LinkBytes(0, 0)

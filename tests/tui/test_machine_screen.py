@@ -214,6 +214,19 @@ async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, verd
     assert re.search(rf"unexplained +{rest}", text)
 
 
+@pytest.mark.parametrize(
+    ("own_gb", "verdict"), [(30, "✓ explained"), (20, "3. % of rx unexplained"), (40, "less than")]
+)
+async def test_between_nodes_the_adapter_has_an_account_without_alarm(own_gb, verdict):
+    session = h200_node(1)
+    session.say(info(0, local_world_size=1))
+    last = step(0, 40, start_ns=T0, comm=30, hidden=28, link_tx_bytes=0, link_rx_bytes=0)
+    moved = own_gb * last.step_ns
+    session.say(replace(last, nic_tx_bytes=moved, nic_rx_bytes=moved))
+    text = await screen_of(session, "m")
+    assert re.search(rf"account   NIC, over 10 s  {verdict}", text)
+
+
 async def test_an_account_without_named_collectives_is_unknown_and_says_why():
     session = job_of(1)
     session.say(info(0), step(0, 0), dual_socket(), device(0, 0, SWITCHED), numa(0))

@@ -31,8 +31,9 @@ class MachineDetail(Page):
             return None
         host = host_of(selected)
         beside = tuple((view.machine, view.device) for view in snapshot.ranks if host_of(view) == host)
-        facts = (selected.numa, selected.sample, selected.traffic, selected.ended, selected.info is None)
-        return (selected.rank, self.first, snapshot.hub_state, beside, *facts)
+        facts = (selected.numa, selected.sample, selected.ended, selected.info is None)
+        traffic = selected.traffic, selected.nic_traffic
+        return (selected.rank, self.first, snapshot.hub_state, beside, *facts, *traffic)
 
     def lines(self, width: int) -> list[StyledLine]:
         selected = self.state.selected
@@ -61,8 +62,9 @@ class MachineDetail(Page):
         links = link_lines(selected, gpu, width, textured=textured)
         charts = (last_minute(selected, link, width, _CHART_ROWS) for link in ("nvlink", "pcie"))
         left = [*links, *_shared(selected, gpu), *activity_lines(selected, width, textured=textured)]
-        account = traffic_lines(selected, width)
-        return _apart(left, *charts), _apart(numa, account, process, unknown)
+        account, network = traffic_lines(selected.traffic, width), selected.nic_traffic
+        between = traffic_lines(network, width) if network is not None else []
+        return _apart(left, *charts), _apart(numa, account, between, process, unknown)
 
 
 def _apart(*parts: list[StyledLine]) -> list[StyledLine]:

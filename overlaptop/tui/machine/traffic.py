@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.text import rate, whole_percent
 from overlaptop.tui.draw.segments import (
@@ -23,17 +22,16 @@ from overlaptop.tui.draw.segments import (
 
 NOTABLE_SHARE = 0.1
 """Smallest notable difference: counters and collectives are not read at the same moments."""
-_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "nic": "NIC"}
 _LABEL, _FIGURE = 23, 12
 _WARNING = TextStyle("warning")
 
 
-def traffic_lines(view: RankView, width: int) -> list[StyledLine]:
+def traffic_lines(traffic: Traffic | None, width: int) -> list[StyledLine]:
     """Return a verdict; measured, explained, the rest; and its meaning.
 
     The verdict is in the heading; on small screens the rest is scrolled.
     """
-    traffic = view.traffic
     if traffic is None:
         text = "unknown: link traffic was not measured"
         return [titled("account"), *paragraph(text, width, indent=3)]
@@ -81,13 +79,18 @@ def _verdict(
     share = 1 - explained / measured if measured else -1.0
     if share < -NOTABLE_SHARE:
         text = "the collectives account for more than the counters saw"
+        if traffic.over == "nic":  # NCCL chooses adapters, and an algorithm, by itself
+            return bold("less than the collectives"), paragraph(f"{text}: other NICs", width, indent=3)
         shown = paragraph(text, width, _WARNING, indent=3)
         return Segment("! does not add up", BOLD_WARNING), shown
     share = max(0.0, share)
     if share <= NOTABLE_SHARE:
         return Segment("✓ explained", TextStyle("good", bold=True)), []
-    is_pcie, text = traffic.over == "pcie", f"{whole_percent(share)} of {direction} unexplained"
-    # A job's batches arrive over PCIe, which needs no warning.
-    verdict = bold(text) if is_pcie else Segment(f"! {text}", BOLD_WARNING)
+    text = f"{whole_percent(share)} of {direction} unexplained"
+    # A job's batches arrive over PCIe or the network, which needs no warning.
+    is_usual = traffic.over != "nvlink"
+    verdict = bold(text) if is_usual else Segment(f"! {text}", BOLD_WARNING)
     meaning = "other processes' traffic, or the job's copies"
-    return verdict, paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)
+    if traffic.over == "nic":
+        meaning = "other processes' traffic, the job's data, or packets' headers"
+    return verdict, paragraph(meaning, width, TEXT if is_usual else _WARNING, indent=3)

@@ -112,6 +112,13 @@ os.environ.update(MASTER_ADDR="node-a", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
 dist.all_reduce(ones(4), group=far)
 """
 
+NODES = """
+import os
+nodes = dist.new_group([0, 1])
+os.environ["GROUP_WORLD_SIZE"] = "2"
+dist.all_reduce(ones(4), group=nodes)
+"""
+
 ALONE = """
 alone = [dist.new_group([each]) for each in (0, 1)][rank]
 dist.all_reduce(ones(4), group=alone)
@@ -148,6 +155,7 @@ CASES = {
     "async": Case("dist.all_reduce(ones(4), async_op=True).wait()", {"allreduce_": 16}),
     "point to point": Case(POINT_TO_POINT, {"send": None, "recv_": None}, 2),
     "group that reaches other nodes": Case(FAR, {"allreduce_": 16}, link=(None, None)),
+    "group on two nodes": Case(NODES, {"allreduce_": 16}, link=(0, 0)),
 }
 
 
@@ -192,6 +200,8 @@ def test_collectives_are_seen_with_op_and_bytes_and_what_they_move(job, name: st
         assert [step.collectives for step in steps] == [case.count] * REPEATS
     if case.link is not None:
         assert [(step.link_tx_bytes, step.link_rx_bytes) for step in steps] == [case.link] * REPEATS
+        between = [16 if name == "group on two nodes" else case.link[0] and 0] * REPEATS
+        assert [step.nic_tx_bytes for step in steps] == [step.nic_rx_bytes for step in steps] == between
     if name == "DDP":
         assert all(0 < step.link_tx_bytes == step.link_rx_bytes <= step.comm_bytes for step in steps)
     if name in ("all_reduce", "async"):

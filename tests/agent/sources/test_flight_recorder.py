@@ -14,6 +14,7 @@ from overlaptop.agent.sources.flight_recorder import (
     last_calls_of,
     launches_of,
 )
+from overlaptop.timeline.collectives import LinkBytes
 
 GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
@@ -187,15 +188,15 @@ def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_
     assert list(last_calls_of(log)) == ["2"]
 
 
-def links(entries, near=True, groups=GROUPS):
+def links(entries, nodes=1, groups=GROUPS):
     """What the rank sends and receives in each launch."""
     asked = []
 
-    def on_this_node(ranks):
+    def node_count(ranks):
         asked.append(ranks)
-        return near
+        return nodes
 
-    moved = [each.link for each in launches_of(entries, groups, on_this_node)]
+    moved = [each.link for each in launches_of(entries, groups, node_count)]
     assert asked == [[0, 1], [1]]
     return moved
 
@@ -213,7 +214,8 @@ def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
             entry("recv 0<-1", 6, sizes=[(10,)], p2p=True),
             coalesced(6, p2p=True),
         ]
-    ) == [(4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16), (400, 40)]
+    ) == [LinkBytes(*each) for each in ((4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16), (400, 40))]
+    assert links([entry("all_reduce", 1, sizes=[(1000,)])], 2) == [LinkBytes(0, 0, 4000, 4000)]
 
 
 def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_launch_where_it_is_one():
@@ -233,15 +235,14 @@ def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_laun
             entry("all_reduce", 1),
         ],
         groups,
-        on_this_node=lambda ranks: True,
+        node_count=lambda ranks: 1,
     )
     ends = [(launch.sends_to, launch.receives_from) for launch in found]
     assert ends == [(7, None), (None, 9), (7, 9), (None, None), (None, None), (None, None)]
 
 
 def test_groups_elsewhere_and_unknown_groups_types_and_operations_leave_the_links_unknown(monkeypatch):
-    for near in (False, None):
-        assert links([entry("all_reduce")], near) == [None]
+    assert links([entry("all_reduce")], None) == [None]
     unknown = [entry("all_reduce", group="77"), entry("all_reduce", 2, dtype=STRANGE), entry("gather", 3)]
     assert links(unknown) == [None] * 3
     monkeypatch.setenv("MASTER_ADDR", "localhost")
