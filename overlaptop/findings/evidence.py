@@ -11,6 +11,7 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, evidence_steps
+from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -78,6 +79,10 @@ class Evidence:
     @property
     def wait_in_words(self) -> str:
         return text.duration(self.exposed_wait_ns)
+
+    def name(self, ranks: Collection[int]) -> str:
+        """Return such as ``ranks 64-71, all of gpu-9``."""
+        return ranks_and_hosts(ranks, self.ranks.values())
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:

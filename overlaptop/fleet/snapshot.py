@@ -1,5 +1,6 @@
 """Snapshot: the frozen state that every view reads (screen, --once, --json and others)."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -270,3 +271,16 @@ class Snapshot:
 
     def command(self, command_id: str) -> CommandView | None:
         return next((each for each in self.commands if each.id == command_id), None)
+
+
+def filled_hosts(ranks: Collection[int], views: Iterable[RankView]) -> list[str]:
+    """Return the hosts that have these ranks and no others. Empty if a host has others too, or one rank
+    only, or if these are all hosts.
+    """
+    of_host: dict[str, set[int]] = {}
+    for view in views:
+        if view.info is not None:
+            of_host.setdefault(view.info.host, set()).add(view.rank)
+    filled = [host for host, members in of_host.items() if members.issubset(ranks) and len(members) > 1]
+    covered = sum(len(of_host[host]) for host in filled)
+    return filled if covered == len(ranks) and len(filled) < len(of_host) else []

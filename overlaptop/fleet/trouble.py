@@ -15,7 +15,7 @@ from enum import Enum
 from statistics import median
 
 from overlaptop.fleet.hang_cause import Blame, Hang, hang_of
-from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, filled_hosts
 from overlaptop.wire.messages import RankEnd, StepTotals
 
 NOTICED_NS = 100_000_000
@@ -79,6 +79,8 @@ class Trouble:
     """The hub receives nothing from the affected ranks."""
     exit_code: int | None = None
     """RankEnd's exit code of the first rank that ended badly."""
+    hosts: tuple[str, ...] = ()
+    """The hosts of silent ranks, if all of their ranks are silent and the job has other hosts."""
 
 
 def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
@@ -123,7 +125,8 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         return Trouble(kind, hang.ranks, since_ns, hang=hang, silent=mute)
     if silent:
         ranks = tuple(view.rank for view in silent)
-        return Trouble(Kind.SILENT, ranks, _since_ns(snapshot, silent), silent=True)
+        hosts = tuple(filled_hosts(ranks, snapshot.ranks))
+        return Trouble(Kind.SILENT, ranks, _since_ns(snapshot, silent), silent=True, hosts=hosts)
     if all_stale:  # a long evaluation, or a hang that no agent can see
         return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot, filled_hosts
 from overlaptop.text import UNKNOWN, age, byte_count, clock, named_ranks, plural, printable, shortened
 from overlaptop.wire.commands import WRITTEN
 
@@ -61,15 +61,10 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
 
 def ranks_and_hosts(ranks: Collection[int], views: Iterable[RankView]) -> str:
     """Return ``ranks 0-3``; if they fill hosts ``ranks 64-71, all of gpu-9``. ``ranks`` ascend."""
-    of_host: dict[str, set[int]] = {}
-    for view in views:
-        if view.info is not None:
-            of_host.setdefault(view.info.host, set()).add(view.rank)
-    whole = [host for host, members in of_host.items() if members.issubset(ranks) and len(members) > 1]
-    words = named_ranks(ranks)
-    if not whole or sum(len(of_host[host]) for host in whole) < len(ranks) or len(whole) == len(of_host):
+    words, hosts = named_ranks(ranks), filled_hosts(ranks, views)
+    if not hosts:
         return words
-    return f"{words}, all of {printable(whole[0]) if len(whole) == 1 else plural(len(whole), 'host')}"
+    return f"{words}, all of {printable(hosts[0]) if len(hosts) == 1 else plural(len(hosts), 'host')}"
 
 
 def in_words(node: NodeView, now_ns: int) -> str:

@@ -8,10 +8,10 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble, first_of
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import signal_name
-from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable
+from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable, runs
 
-MOST_NAMED = 6
-"""Most ranks that are listed; more are counted."""
+MOST_NAMED = 3
+"""Most runs of ranks that are listed; the ranks of more are counted."""
 MOST_LINES = 3
 """Most script lines that are listed; more are counted."""
 
@@ -206,13 +206,13 @@ def _call(op: str, size_bytes: int | None) -> str:
 
 
 def _who(trouble: Trouble) -> str:
+    if len(trouble.hosts) == 1:
+        return f"all ranks of {printable(trouble.hosts[0])}"
     return _ranks(trouble.ranks)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > MOST_NAMED:
-        return f"{len(ranks)} ranks"
-    return named_ranks(ranks)
+    return named_ranks(ranks) if len(runs(ranks)) <= MOST_NAMED else f"{len(ranks)} ranks"
 
 
 def _after(trouble: Trouble) -> str:

@@ -103,7 +103,7 @@ def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
             if fastest_ns < SLOWER * usual_ns:
                 continue
             found[ranks] = Finding(
-                title=f"a link among {text.named_ranks(ranks)} is slow: {kind} takes at least "
+                title=f"a link among {evidence.name(ranks)} is slow: {kind} takes at least "
                 f"{text.duration(fastest_ns)}, elsewhere {text.duration(usual_ns)}",
                 measured=f"{len(own_ns)} of {text.byte_count(size)} here, {len(others_ns)} in other "
                 "groups of as many ranks",

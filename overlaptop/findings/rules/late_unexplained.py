@@ -46,7 +46,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     more = "; overlaptop capture records every launch" if obeys_commands(evidence) else ""
     verb = "is late" if len(late) == 1 else "are late in turn"
     yield Finding(
-        title=f"why {text.named_ranks(ranks)} {verb} is not known",
+        title=f"why {evidence.name(ranks)} {verb} is not known",
         measured=_measured(evidence, late),
         advice=f"T shows the ranks' timelines side by side{more}",
         certainty=Certainty.POSSIBLE,

@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     always = frozenset.intersection(*(frozenset(_odd(step)) for step in steps))
     for group, ranks, what in sorted(always):
         yield Finding(
-            title=f"{text.named_ranks(ranks)} and the others do not issue the same collectives in {group}",
+            title=f"{evidence.name(ranks)} and the others do not issue the same collectives in {group}",
             measured=f"in all of {len(steps)} steps: {what}",
             advice="look for a branch that only some ranks take (if rank == 0:, an unused parameter, "
             "batches of different length) around these collectives",

@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if len(hosts) < 2 or gain_ns < EXPOSED_SHARE * mean.step_ns:
             continue
         yield Finding(
-            title=f"tensor parallelism of {text.named_ranks(ranks)} spans {len(hosts)} hosts: "
+            title=f"tensor parallelism of {evidence.name(ranks)} spans {len(hosts)} hosts: "
             f"{text.duration(gain_ns)} a step is exposed",
             measured=f"{len(issued)} collectives a step in {group} go between {', '.join(sorted(hosts))}",
             advice=f"a tensor-parallel size of at most {most_on_a_host(evidence)}, the ranks of one host, "

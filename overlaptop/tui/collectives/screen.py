@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.fleet.records import BOUNDS
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.report.who_is_late import why_not_attributed
 from overlaptop.text import (
@@ -14,7 +17,6 @@ from overlaptop.text import (
     byte_count,
     duration,
     gigabytes_per_s,
-    named_ranks,
     plural,
     whole_percent,
 )
@@ -101,7 +103,9 @@ class CollectiveTable(RowList[Row]):
         if not rows:
             why = "the step has none" if state.waits is not None else why_not_attributed(state.snapshot)
             return [titled("Collectives"), (), *paragraph(f"no collective to show: {why}", width, TEXT)]
-        detail = _in_words(rows[self.at(rows)], self.grouping, width) if height >= 4 + _DETAIL_LINES else []
+        detail: list[StyledLine] = []
+        if height >= 4 + _DETAIL_LINES:
+            detail = _in_words(rows[self.at(rows)], self.grouping, self.state.snapshot.ranks, width)
         room = height - 2 - (1 + len(detail) if detail else 0)
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
         words = {
@@ -196,11 +200,11 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
     }
 
 
-def _in_words(row: Row, grouping: str, width: int) -> list[StyledLine]:
+def _in_words(row: Row, grouping: str, views: Sequence[RankView], width: int) -> list[StyledLine]:
     """Return the selected row: its identity, and how exact its breakdown is, or why it has none."""
     split = [each for each in row.members if not each.not_attributed]
     ranks = sorted({rank for each in row.members for rank in each.ranks})
-    what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {named_ranks(ranks)}: "
+    what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {ranks_and_hosts(ranks, views)}: "
     if len(row.members) > 1:
         not_attributed = len(row.members) - len(split)
         how = f"{len(split):,} of {len(row.members):,} split"
