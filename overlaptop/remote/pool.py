@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from selectors import DefaultSelector
 
 from overlaptop.remote import failures
@@ -13,7 +13,7 @@ from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.child import end_all
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
-from overlaptop.remote.targets import Target
+from overlaptop.remote.targets import SRUN, Target
 
 AT_ONCE = 4
 """Logins at the same time. An sshd refuses some if there are more than ten."""
@@ -22,7 +22,9 @@ _CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionPool:
-    """The connections to these hosts, in the given order."""
+    """The connections to these hosts. Of the nodes of one Slurm job, the first one goes before the others,
+    which are left out if the first one's hub gathers them.
+    """
 
     def __init__(
         self,
@@ -41,10 +43,10 @@ class ConnectionPool:
         words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
         self._report = report
-        self.hosts = tuple(
-            RemoteHost(target, words, may_start=self._may_start, selector=self._selector)
-            for target in targets
-        )
+        self._words = words
+        first = {each.place: each for each in reversed(targets) if each.kind == SRUN}
+        self._later = [each for each in targets if each.kind == SRUN and each != first[each.place]]
+        self.hosts = self._hosts(each for each in targets if each not in self._later)
 
     def connect(self, *, interactive: bool, patience_s: float | None = None) -> None:
         """Try each connection once, wait for the results, and report them.
@@ -56,6 +58,11 @@ class ConnectionPool:
         deadline_s = float("inf") if patience_s is None else time.monotonic() + patience_s
         try:
             self._settle(self.hosts, deadline_s)
+            gathered = {each.target.place for each in self.hosts if _gathers(each)}
+            others = self._hosts(each for each in self._later if each.place not in gathered)
+            self._later.clear()
+            self.hosts += others
+            self._settle(others, deadline_s)
             if interactive and _has_terminal():
                 for host in [each for each in self.hosts if each.needs_terminal]:
                     self._report(f"{host.name}: once more, with your help")
@@ -88,6 +95,12 @@ class ConnectionPool:
             host.close()
         self._selector.close()
 
+    def _hosts(self, targets: Iterable[Target]) -> tuple[RemoteHost, ...]:
+        return tuple(
+            RemoteHost(target, self._words, may_start=self._may_start, selector=self._selector)
+            for target in targets
+        )
+
     def _may_start(self) -> bool:
         return sum(host.logging_in for host in self.hosts) < AT_ONCE
 
@@ -100,6 +113,12 @@ class ConnectionPool:
                     waiting.remove(host)
                     self._report(_in_words(host))
             self._selector.select(_POLL_S)
+
+
+def _gathers(host: RemoteHost) -> bool:
+    """Whether all nodes of a Slurm job can be reached through this one (``--gather``)."""
+    jobs = host.list_jobs()
+    return host.target.kind == SRUN and bool(jobs) and all(job.is_root for job in jobs)
 
 
 def _has_terminal() -> bool:

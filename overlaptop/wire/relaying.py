@@ -44,6 +44,7 @@ class RemoteJob(Part, frozen=True):
     dashboard_socket: Text
     rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
     ended: bool = False
+    is_root: bool = False
 
 
 class RelayJobs(Message, frozen=True, tag=48):

@@ -39,10 +39,10 @@ def note(text: str) -> None:
     write(f"\nOVERLAPTOP-NOTE {text}\n".encode())
 
 
-def serve() -> None:
+def serve(jobs: RelayJobs = JOBS) -> None:
     """Lists its jobs whenever the client says something: tests move the clock on, and do not wait."""
     while os.read(0, 1 << 16):
-        send(JOBS)
+        send(jobs)
 
 
 def begin(jobs: RelayJobs = JOBS) -> None:
@@ -52,7 +52,7 @@ def begin(jobs: RelayJobs = JOBS) -> None:
 
 def plain(jobs: RelayJobs = JOBS) -> None:
     begin(jobs)
-    serve()
+    serve(jobs)
 
 
 def banner() -> None:
@@ -126,6 +126,7 @@ def rubbish() -> None:
 OPENING = MAGIC + frame(encode(JOBS))
 BEHAVIOURS = {
     "plain": plain,
+    "root": lambda: plain(replace(JOBS, jobs=(replace(JOB, is_root=True),))),
     "older": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION - 1)),
     "newer": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION + 1)),
     "mute": lambda: silent_after(b""),

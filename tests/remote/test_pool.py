@@ -139,6 +139,27 @@ def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path):
     assert max(counted) <= AT_ONCE
 
 
+@pytest.mark.parametrize(
+    ("first", "nodes"),
+    [
+        ("root", ["root-1"]),
+        ("plain", ["plain-1", "plain-2", "root-3"]),
+        ("dies", ["dies-1", "plain-2", "root-3"]),
+    ],
+)
+def test_a_gathered_slurm_job_needs_one_srun(pool_of, monkeypatch, tmp_path, first, nodes):
+    srun = tmp_path / "srun"
+    act = f"node=${{word#--nodelist=}}; exec {sys.executable} {FAKE_RELAYS} ${{node%%-*}}"
+    srun.write_text(f"#!/bin/sh\nfor word; do case $word in --nodelist=*) {act} ;; esac; done\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    names = [f"srun://77/{node}" for node in (f"{first}-1", "plain-2", "root-3")]
+    pool, _ = pool_of(*names, "srun://78/plain-9")
+    pool.connect(interactive=False)
+    reached = [each.target.within for each in pool.hosts if each.target.place == "77"]
+    assert reached == nodes
+
+
 def test_connect_waits_no_longer_than_wanted_and_leaves_nothing(pool_of):
     pool, reported = pool_of("plain-a", "stubborn-b", "mute-c")
     pool.connect(interactive=False, patience_s=1.0)
