@@ -50,7 +50,7 @@ def values_of(declared):
         case inspect.FloatType():
             return st.floats(declared.ge, declared.le)
         case inspect.BytesType():
-            return st.binary(max_size=40)
+            return st.binary(max_size=min(40, declared.max_length))
         case inspect.StrType(pattern=None):
             return st.text(max_size=40)
         case inspect.StrType():
