@@ -106,7 +106,7 @@ def process_group(place: Place) -> Iterator[None]:
     if place.shares_gpu:
         shared_gpu.prepare_nccl(place.rank)
         if place.rank == 0:
-            print(shared_gpu.in_words(place.world_size, torch.cuda.device_count()), flush=True)
+            print(shared_gpu.describe(place.world_size, torch.cuda.device_count()), flush=True)
     backend, device_id = ("nccl", place.device) if on_gpu else ("gloo", None)
     if "RANK" in os.environ:
         dist.init_process_group(backend, device_id=device_id)

@@ -29,7 +29,7 @@ def own_gpu(gpus: int) -> int:
     return int(os.environ["LOCAL_RANK"]) % gpus
 
 
-def in_words(ranks: int, gpus: int) -> str:
+def describe(ranks: int, gpus: int) -> str:
     where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     kernels = "take turns; under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
     if under_mps():

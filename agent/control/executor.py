@@ -299,7 +299,7 @@ class CommandExecutor:
         elif state == UNKNOWN:
             self._notice("warning", f"not known whether {command.name} was obeyed: {outcome.text}")
         elif state == ACCEPTED and self._speaks_for_node:
-            self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
+            self._notice("info", f"{commands.describe(command)}, asked by {command.by}")
         elif state == CHANGED and self._speaks_for_node:
             self._notice("info", f"{outcome.text}, asked by {command.by}")
 
@@ -347,7 +347,7 @@ class CommandExecutor:
         if not self._allowed:
             why = NOT_ALLOWED
         elif self._current is not None:
-            return "busy", f"another command is under way: {commands.in_words(self._current.command)}"
+            return "busy", f"another command is under way: {commands.describe(self._current.command)}"
         elif (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
             why = f"it came {late_s:.0f} s late"
         elif self._pace() is None:

@@ -110,8 +110,8 @@ class PrefetchPass:
         return Knob(
             self.knob,
             depth,
-            in_words(depth),
-            in_words(self.original),
+            describe(depth),
+            describe(self.original),
             0,
             most,
             unit="units",
@@ -186,7 +186,7 @@ class PrefetchAction(SettingAction):
 
     def position(self, step: int) -> Position:
         """All ranks must act between the same two gathers, with the same lists before."""
-        before = in_words(self._pass.depth)
+        before = describe(self._pass.depth)
         return self._pass.units.position(
             step, f"{self._pass.knob} {before} over {len(self._pass.units.alive())} units"
         )
@@ -206,7 +206,7 @@ class PrefetchAction(SettingAction):
             self._pass.apply(self._depth, order)
             self._done(step)
             return True
-        self._before, self._was = self._pass.snapshot(), in_words(self._pass.depth)
+        self._before, self._was = self._pass.snapshot(), describe(self._pass.depth)
         if self._back_to is not None:
             self._pass.put_back(self._back_to)
             self._done(step)
@@ -230,7 +230,7 @@ class PrefetchAction(SettingAction):
         self._pass.units.forget()
 
     def _done(self, step: int) -> None:
-        self.changes(self._pass.knob, self._was, in_words(self._pass.depth), step)
+        self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
 
     def _lacks_memory(self) -> str:
         """Why this rank's GPU lacks the memory, by its peak so far; empty: it has enough."""
@@ -280,7 +280,7 @@ class PrefetchKnobs:
         self._units.note_step(step)
 
 
-def in_words(depth: int | None) -> str:
+def describe(depth: int | None) -> str:
     """Return the depth as text: ``2``; for None, that the lists are the script's own."""
     return OWN_LISTS if depth is None else str(depth)
 

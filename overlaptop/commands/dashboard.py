@@ -63,14 +63,14 @@ def last_words(snapshot: Snapshot) -> str:
     """Return the dashboard's report of the job; empty for a trace or without steps."""
     # The rules take 50 ms to import.
     from overlaptop.runs.run_log import RunLog
-    from overlaptop.runs.words import in_words
+    from overlaptop.runs.words import describe
 
     if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
         return ""
     log = RunLog()
     log.take(snapshot)
     run = log.report()
-    return "" if run is None else in_words(run)
+    return "" if run is None else describe(run)
 
 
 def _leave_at_signals() -> None:

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         given = workload.check(words)
         placement = place(options.nproc, str(given.get("device", "auto")))
-        print_message(f"{workload.name} on {placement.in_words}")
+        print_message(f"{workload.name} on {placement.describe}")
         if screen is None:
             with of_workload(workload, words, placement) as launcher:
                 launcher.start()

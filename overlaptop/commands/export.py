@@ -129,18 +129,18 @@ def _summary(job: JobTimeline, snapshot: Snapshot) -> Summary:
     from overlaptop.commands.findings import found_in
     from overlaptop.export.page import Summary
     from overlaptop.findings.first_line import first_line
-    from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
+    from overlaptop.report.figures import exposed_text, totals_text, window_text
     from overlaptop.report.order import all_see_gaps
 
     found, totals = found_in(snapshot), snapshot.totals
     said = first_line(snapshot, found)
-    figures = totals_in_words(totals, exact=all_see_gaps(snapshot.ranks))
+    figures = totals_text(totals, exact=all_see_gaps(snapshot.ranks))
     if totals.waits is not None:
-        figures["exposed"] += f" {exposed_in_words(totals.waits, totals.exposed_ns)}"
+        figures["exposed"] += f" {exposed_text(totals.waits, totals.exposed_ns)}"
     return Summary(
         once.title(snapshot),
         said.words if said is not None else "",
-        window_in_words(totals),
+        window_text(totals),
         figures,
         [each.record(job.job) for each in found],
     )

@@ -18,7 +18,7 @@ from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.records import Record
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import exposed_in_words, ranks_in_words, totals_in_words, window_in_words
+from overlaptop.report.figures import exposed_text, ranks_text, totals_text, window_text
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, waiting_ns
 
@@ -63,9 +63,9 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     for view in snapshot.ranks:
         table.add(*_row(view, snapshot.hub_state, failure))
     exact = all_see_gaps(snapshot.ranks)
-    totals = totals_in_words(snapshot.totals, exact=exact)
+    totals = totals_text(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
-        totals["exposed"] += f" {exposed_in_words(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
+        totals["exposed"] += f" {exposed_text(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
     found = found_in(snapshot)
     said = first_line(snapshot, found)
     wrong = troubles.in_full(trouble) if trouble is not None else ""
@@ -78,7 +78,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         *([said.words] if said is not None else []),
         *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),
         "   ".join(
-            [*(f"{name} {figure}" for name, figure in totals.items()), window_in_words(snapshot.totals)]
+            [*(f"{name} {figure}" for name, figure in totals.items()), window_text(snapshot.totals)]
         ),
         table.render(),
         *_hosts(snapshot),
@@ -99,7 +99,7 @@ def _hosts(snapshot: Snapshot) -> list[str]:
         return []
     lines = [""]
     for node in snapshot.nodes:
-        facts = nodes.in_words(node, snapshot.at_ns)
+        facts = nodes.describe(node, snapshot.at_ns)
         if node.ranks:
             facts += f"  {text.named_ranks(node.ranks)}"
         if node.hub_state is HubState.LIVE and node.residual_ns is not None:
@@ -147,7 +147,7 @@ def title(snapshot: Snapshot) -> str:
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
-    facts = [job.script, ranks_in_words(snapshot), *filter(None, [job.host])]
+    facts = [job.script, ranks_text(snapshot), *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     trouble = trouble_of(snapshot)

@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_data(found)
         return 0
-    from overlaptop.runs.words import in_words
+    from overlaptop.runs.words import describe
 
-    page = in_words(found)
+    page = describe(found)
     print_data(plain(page) if options.ascii else page)
     return 0

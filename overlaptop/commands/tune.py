@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         launcher = _launcher(script, options.script_words, options.nproc)
         shown = Path(script).resolve() if Path(script).is_file() else script
-        print_message(f"{shown} on {launcher.placement.in_words}")
+        print_message(f"{shown} on {launcher.placement.describe}")
         with launcher:
             launcher.start()
             with closing(JobSession(JobSelector(matches=launcher.owns))) as session:

@@ -80,7 +80,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     line = slow_line(evidence, rank, others, standing=stands) if cause in OF_THE_HOST else None
     measured = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
     if line is not None and stands:
-        measured = f"by samples of its stack, ten a second: {line.in_words}"
+        measured = f"by samples of its stack, ten a second: {line.describe}"
     gain = None
     if is_measured:
         own = own_times(evidence, (rank,), others)

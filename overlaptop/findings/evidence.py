@@ -77,7 +77,7 @@ class Evidence:
         return self.exposed_wait_ns + round(not_attributed_share * self.step_ns)
 
     @property
-    def wait_in_words(self) -> str:
+    def wait_text(self) -> str:
         return text.duration(self.exposed_wait_ns)
 
     def name(self, ranks: Collection[int]) -> str:

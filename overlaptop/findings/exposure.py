@@ -71,7 +71,7 @@ class Exposure:
         return gain_ns < COSTLY_SHARE * self.step_ns
 
     @property
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return such as ``4.50 ms of 5.10 ms of transferring has no compute beside it``."""
         exposed, all_of_it = map(text.duration, (self.exposed_transfer_ns, self.transfer_ns))
         return f"{exposed} of {all_of_it} of transferring has no compute beside it"

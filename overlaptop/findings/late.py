@@ -145,7 +145,7 @@ class LateRank(Suspect):
         )
 
     @property
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
@@ -163,7 +163,7 @@ class LateRank(Suspect):
         return max(self.busy_ns or 0, self.stands_ns or 0)
 
     @property
-    def takes_in_words(self) -> str:
+    def takes_text(self) -> str:
         """Return such as ``between collectives it takes 12.1 ms a step longer than the others``."""
         return (
             f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.versus}"
@@ -175,7 +175,7 @@ class LateRank(Suspect):
         """``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
         measurements.
         """
-        measured = filter(None, (self.in_words, more, self.line.in_words if self.line else ""))
+        measured = filter(None, (self.describe, more, self.line.describe if self.line else ""))
         return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_ns(longer_ns))
 
 
@@ -280,7 +280,7 @@ def _late_rank(
         collectives=late.collectives,
         step_ns=evidence.step_ns,
         own=own,
-        wait_text=evidence.wait_in_words,
+        wait_text=evidence.wait_text,
         slows_ns=slows_ns,
         beside_ns=beside_ns,
         computes_ns=middle["computes"],

@@ -48,7 +48,7 @@ class SlowLine(ScriptLine):
     """Median share of the others' steps."""
 
     @property
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return such as ``train.py:57 in collate: 71 % of rank 1's step``."""
         return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
 

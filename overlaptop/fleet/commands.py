@@ -18,7 +18,7 @@ from overlaptop.wire.commands import (
     Command,
     CommandOutcome,
     argument,
-    in_words,
+    describe,
 )
 from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import SENT as SENT
@@ -204,7 +204,7 @@ def _made(
         at_ns=command.at_ns,
         knob=command.knob,
         value=argument(command, "value") if command.knob and command.name != RESTORE else None,
-        words=in_words(command),
+        words=describe(command),
         state=outcome.stage,
         reason=outcome.reason,
         step=outcome.step,

@@ -164,13 +164,13 @@ def out_of_reach(what: str, nodes: Iterable[NodeView], ranks: Iterable[RankView]
     elif readonly := [node.name for node in nodes if node.ranks and node.readonly]:
         why = f"{readonly[0]} is read-only"
     elif unseen := [view.rank for view in ranks if view.info is None]:
-        why = f"{_in_words(unseen)} not been seen (is their host watched?)"
+        why = f"{_describe(unseen)} not been seen (is their host watched?)"
     else:
         return ""
     return f"{why}: a {what} needs all ranks"
 
 
-def _in_words(numbers: Sequence[int]) -> str:
+def _describe(numbers: Sequence[int]) -> str:
     """``rank 3 has``, ``ranks 8-15 have``, ``ranks 4, 8-15 and others have``; ``numbers`` ascend."""
     if len(numbers) == 1:
         return f"rank {numbers[0]} has"

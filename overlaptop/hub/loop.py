@@ -248,11 +248,11 @@ class Hub:
         if isinstance(message, Found):
             self._black_box.ask(message.rule, self._now_s)
         elif self._now_s - self._suspended_s < _TICK_S:
-            log_line(f"{commands.in_words(message)} may have waited for long: not passed on")
+            log_line(f"{commands.describe(message)} may have waited for long: not passed on")
         elif not self._commands.knows(message.id):
             # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive late.
             command = replace(message, at_ns=time.time_ns())
-            log_line(f"{commands.in_words(command)}, asked by {command.by!r}")
+            log_line(f"{commands.describe(command)}, asked by {command.by!r}")
             self._dashboards.publish(Frame(encode(command), KEPT))
             self._commands.begin(command, self._ranks.numbers, self._now_s)
             self._ranks.command(encode(command))

@@ -40,7 +40,7 @@ class JobPlacement:
         return "shared" if self.shared_gpus else "cuda"
 
     @property
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """``2 GPUs, NCCL``."""
         if self.backend == "gloo":
             return f"the CPU, {self.nproc} process{'es' * (self.nproc > 1)}, gloo"

@@ -55,7 +55,7 @@ class LocalLauncher:
         except LaunchError as fault:
             return LaunchPlan(request, str(fault))
         on = launcher.placement
-        return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)
+        return LaunchPlan(request, "", launcher.command_line, on.describe, on.nproc, on.defaults, given)
 
     def start(self, plan: LaunchPlan) -> None:
         """End the previous job and start this one, on a thread. Raises ValueError for a plan with a fault,

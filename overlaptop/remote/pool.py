@@ -111,7 +111,7 @@ class ConnectionPool:
             for host in tuple(waiting):
                 if host.settled:
                     waiting.remove(host)
-                    self._report(_in_words(host))
+                    self._report(_describe(host))
             self._selector.select(_POLL_S)
 
 
@@ -130,7 +130,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _in_words(host: RemoteHost) -> str:
+def _describe(host: RemoteHost) -> str:
     name, jobs = host.name, host.jobs
     if host.state is not ConnectionState.UP:
         return f"{name}: {host.reason}"

@@ -32,7 +32,7 @@ class Quantity(NamedTuple):
     measure: Callable[[RankView], float | None]
     is_bad_high: bool
     """Whether a rank with more of it than others is suspect."""
-    in_words: Callable[[float | None], str]
+    describe: Callable[[float | None], str]
 
 
 QUANTITIES: dict[str, Quantity] = {

@@ -10,7 +10,7 @@ from overlaptop.wire.messages import OwnCost
 LOWER_COST = "--every N measures fewer steps, --phases-only none in detail, --no-telemetry leaves out NVML"
 
 
-def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
+def totals_text(totals: Totals, *, exact: bool) -> dict[str, str]:
     """Return the totals by name, each with its unit; ``fused`` only if it is not 0. Unless all sources see
     gaps (``exact``), compute is an upper bound, and so all are bounds: only overlap shows the sign.
     """
@@ -26,7 +26,7 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
     }
 
 
-def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
+def exposed_text(times: WaitTimes, exposed_ns: int | None = None) -> str:
     """Return the parts of exposed time, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``; ``not
     split`` without a breakdown; empty if there was no exposed communication.
 
@@ -54,7 +54,7 @@ def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
     return f"{ABOUT if abs(whole_ns - sum_ns) > len(parts) else '='} {words}"  # less is rounding
 
 
-def window_in_words(totals: Totals, *, brief: bool = False) -> str:
+def window_text(totals: Totals, *, brief: bool = False) -> str:
     """Return the totals' ranks and steps: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8
     ranks``; in brief ``last 20 s``, ``step 184``.
     """
@@ -79,7 +79,7 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
     return ", ".join(words)
 
 
-def ranks_in_words(snapshot: Snapshot) -> str:
+def ranks_text(snapshot: Snapshot) -> str:
     """Return ``4 ranks``; ``1 of 4 ranks`` if traces are missing; ``1,016 of 1,024 ranks report``."""
     here = len(snapshot.ranks)
     number = snapshot.job.world_size if snapshot.job is not None else here

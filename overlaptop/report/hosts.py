@@ -67,7 +67,7 @@ def ranks_and_hosts(ranks: Collection[int], views: Iterable[RankView]) -> str:
     return f"{words}, all of {printable(hosts[0]) if len(hosts) == 1 else plural(len(hosts), 'host')}"
 
 
-def in_words(node: NodeView, now_ns: int) -> str:
+def describe(node: NodeView, now_ns: int) -> str:
     """Return such as ``gpu-a  ● live``, with the reason if it is not live."""
     glyph, _ = HUB_GLYPHS[node.hub_state]
     words = f"{printable(node.name)}  {glyph} {state_of(node)}{since(node, now_ns)}".rstrip()

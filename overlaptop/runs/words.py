@@ -2,14 +2,14 @@
 
 from overlaptop import text
 from overlaptop.records import LateRank, RunRecord
-from overlaptop.report.figures import exposed_in_words
+from overlaptop.report.figures import exposed_text
 from overlaptop.timeline.arrivals import WaitTimes
 
 _MOST_OF_EACH = 5
 _NAME_CHARS = 12
 
 
-def in_words(run: RunRecord) -> str:
+def describe(run: RunRecord) -> str:
     """Return a report as text: the job, its figures, late ranks, findings, troubles and changes."""
     hosts = text.shortened(", ".join(run.hosts), 40)
     ranks = text.plural(run.work.world_size, "rank")
@@ -73,7 +73,7 @@ def _parts(run: RunRecord) -> str:
     wait_ns, transfer_ns = run.exposed_wait_ns or 0, run.exposed_transfer_ns or 0
     not_attributed_ns = run.exposed_not_attributed_ns
     times = WaitTimes(wait_ns, transfer_ns, not_attributed_ns, wait_ns, transfer_ns, not_attributed_ns)
-    return exposed_in_words(times, run.exposed_ns)
+    return exposed_text(times, run.exposed_ns)
 
 
 def _late(each: LateRank) -> str:

@@ -295,7 +295,7 @@ def delays_ns(command: Command) -> int:
     return argument(command, "delay_ns") * argument(command, "steps")
 
 
-def in_words(command: Command) -> str:
+def describe(command: Command) -> str:
     """``capture (steps 5)``, ``set bucket_cap_mb 50``, ``trial bucket_cap_mb 50 (20 steps)``."""
     if is_delay(command):
         rank, delay_ns, place, steps = (argument(command, name) for name in DELAY_ARGUMENTS)

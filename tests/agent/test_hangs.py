@@ -125,7 +125,7 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_
     job, watching = start(training=TRAINING), watch()
     watching.until_it_trains()
 
-    def in_words(found):
+    def describe(found):
         starts = f"waiting for rank 1 {troubles.place(found.at)} since "
         ends = "; rank 0 waits in allreduce 1.00 MiB"
 
@@ -136,7 +136,7 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_
         watching.until(is_told)
         watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
 
-    stand_in_python(job, watching, "leave_out", 1 << 20, told=in_words)
+    stand_in_python(job, watching, "leave_out", 1 << 20, told=describe)
     found = call_another_operation(job, watching)
     assert (found.op, found.other) == ("allreduce_", "barrier")
 

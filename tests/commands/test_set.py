@@ -114,7 +114,7 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet)
         job = ObedientJob(BUCKET_CAP_MB, accumulation)
         done = run_set(job, words)
         assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
-        assert [commands.in_words(command) for command in job.sent] == [sent]
+        assert [commands.describe(command) for command in job.sent] == [sent]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(
     job = ObedientJob(BUCKET_CAP_MB, then=tuple(then))
     done = run_set(job, "bucket_cap_mb=25")
     assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
-    assert [commands.in_words(command) for command in job.sent] == ["set bucket_cap_mb 25"]
+    assert [commands.describe(command) for command in job.sent] == ["set bucket_cap_mb 25"]
 
 
 def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(run_set: RunSet) -> None:

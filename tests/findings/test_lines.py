@@ -48,7 +48,7 @@ def about_late(evidence):
 
 def test_line_is_told_with_its_share_of_the_ranks_step():
     line = slow_line(job(STANDS, *sampled()), LATE, OTHERS)
-    assert line.in_words == "train.py:1 in collate: 70 % of rank 1's step"
+    assert line.describe == "train.py:1 in collate: 70 % of rank 1's step"
     assert (line.place, line.others_share) == ("train.py:1", 0.1)
 
 

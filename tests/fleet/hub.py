@@ -8,7 +8,7 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import decode
-from overlaptop.wire.commands import CHANGES, RESTORE, Argument, Command, CommandReport, in_words
+from overlaptop.wire.commands import CHANGES, RESTORE, Argument, Command, CommandReport, describe
 from overlaptop.wire.messages import RankEnd, RankInfo, Welcome
 
 from .builders import Clock, info, status, welcome
@@ -85,4 +85,4 @@ class PlayedJob:
 
 def sent(session):
     """The commands that went through it, in words."""
-    return [in_words(command) for command in session.sent]
+    return [describe(command) for command in session.sent]

@@ -140,7 +140,7 @@ def test_with_exit_codes_it_is_known_who_was_killed_and_who_was_only_ended_after
         (RankEnd(1, T0, True, exit_code=0), None),
     ],
 )
-def test_an_end_in_words(job, end, words):
+def test_an_end_text(job, end, words):
     job.send(end)
     assert (job.trouble and in_full(job.trouble)) == words
 

@@ -51,7 +51,7 @@ class Watching:
         """Looks until the probe holds; the snapshot in which it does."""
         deadline_s = time.monotonic() + patience_s
         while not probe(self.tick()):
-            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self._in_words()}"
+            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self._describe()}"
             self.session.pause(_TICK_S)
         return self.snapshot
 
@@ -80,7 +80,7 @@ class Watching:
         """As of the last look."""
         return next(view for view in self.snapshot.ranks if view.rank == number)
 
-    def _in_words(self) -> str:
+    def _describe(self) -> str:
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
         hosts = [(node.name, node.hub_state, node.note) for node in self.snapshot.nodes]
         return f"{self.snapshot.hub_state} {self.snapshot.hub_note!r}, {hosts}, newest steps {steps}"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.samples import Samples
-from overlaptop.runs.words import in_words
+from overlaptop.runs.words import describe
 from tests.commands.running import records, run_here
 from tests.fleet.builders import MS, Clock, S, info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
@@ -46,7 +46,7 @@ def test_report_says_who_was_late_and_what_that_cost():
     assert run.exposed_ns == pytest.approx(run.exposed_wait_ns + run.exposed_transfer_ns, rel=0.01)
     late = run.late_ranks[0]
     assert (late.rank, late.late, late.collectives) == (2, late.collectives, late.collectives)
-    lines = in_words(run).splitlines()
+    lines = describe(run).splitlines()
     assert lines[0].startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
     assert len(lines) < 24
     assert any(

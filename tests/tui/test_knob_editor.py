@@ -71,7 +71,7 @@ def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
     keys = Keys(controlled_job())
     keys.press(1, 1, 1, -1)
     assert keys.sent == []
-    assert keys.change.values_in_words == "bucket 25 → 100 MiB"
+    assert keys.change.values_text == "bucket 25 → 100 MiB"
     assert keys.change.words == "esc takes it back"
     keys.rest(SETTLE_S - 0.1)
     assert keys.sent == []
@@ -97,20 +97,20 @@ def test_a_change_is_told_from_sent_to_changed():
         "sent ...", "ranks agree on a step ...", "agreed on step 1,284", "changing at step 1,284",
         "changed at step 1,284",
     ]  # fmt: skip
-    assert (keys.change.state, keys.change.values_in_words) == ("changed", "bucket 25 → 50 MiB")
+    assert (keys.change.state, keys.change.values_text) == ("changed", "bucket 25 → 50 MiB")
 
 
 def test_a_change_under_way_is_told_from_the_value_before_where_somebody_saw_that():
     keys = Keys(controlled_job())
     keys.type("10")
     report(keys.session, keys.session.sent[0], "changing", 7)
-    assert keys.change.values_in_words == "bucket 25 → 10 MiB"
+    assert keys.change.values_text == "bucket 25 → 10 MiB"
     send_knobs(keys.session, with_value(BUCKET, "10"))  # before they report the change
-    assert keys.change.values_in_words == "bucket 25 → 10 MiB"
+    assert keys.change.values_text == "bucket 25 → 10 MiB"
     late = Keys(controlled_job(with_value(BUCKET, "10")))
     command = by_another(late.session, 10)
     report(late.session, command, "changing", 7)
-    assert late.change.values_in_words == "bucket → 10 MiB"
+    assert late.change.values_text == "bucket → 10 MiB"
 
 
 def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
@@ -119,7 +119,7 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     keys.rest(2)
     assert keys.sent == ["set bucket_cap_mb 50"]
     assert keys.change.words == f"waiting for: set bucket_cap_mb 50; {TAKE_BACK}"
-    assert keys.change.values_in_words == "bucket 50 → 100 MiB"
+    assert keys.change.values_text == "bucket 50 → 100 MiB"
     obey(keys.session, keys.session.sent[0], 40, "25", "50")
     keys.tick()
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
@@ -129,7 +129,7 @@ def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
     keys = changed_by(1)
     report(keys.session, keys.session.sent[0], "changed", 40, old="25", new="50")
     keys.press(-1)
-    assert keys.change.values_in_words == "bucket 50 → 25 MiB"
+    assert keys.change.values_text == "bucket 50 → 25 MiB"
     keys.rest()
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
 
@@ -141,7 +141,7 @@ def test_after_a_failure_keys_start_from_the_present_value_again():
     assert keys.change.state == "failed"
     assert "rank 1 refused" in keys.change.words
     keys.press(1)
-    assert keys.change.values_in_words == "bucket 25 → 50 MiB"
+    assert keys.change.values_text == "bucket 25 → 50 MiB"
 
 
 def test_at_the_end_it_says_so_and_sends_nothing():
@@ -151,7 +151,7 @@ def test_at_the_end_it_says_so_and_sends_nothing():
     assert keys.sent == []
     assert "smallest step of bucket_cap_mb" in keys.change.words
     keys.press(1)
-    assert keys.change.values_in_words == "bucket 1 → 2 MiB"
+    assert keys.change.values_text == "bucket 1 → 2 MiB"
     keys = Keys(controlled_job(with_value(BUCKET, "1")))
     keys.press(-1)
     by_another(keys.session)
@@ -235,7 +235,7 @@ def test_a_knob_or_a_job_that_goes_away_before_it_is_sent_gets_nothing():
 def test_another_dashboards_change_is_told_with_who_made_it():
     keys = Keys(controlled_job())
     obey(keys.session, by_another(keys.session), 40, "25", "400")
-    assert (keys.change.by, keys.change.values_in_words) == ("eve@there, pid 7", "bucket 25 → 400 MiB")
+    assert (keys.change.by, keys.change.values_text) == ("eve@there, pid 7", "bucket 25 → 400 MiB")
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():
@@ -244,4 +244,4 @@ def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news(
     theirs = replace(by_another(keys.session), at_ns=ours.at_ns + 1)
     keys.session.say(theirs)
     report(keys.session, theirs, "busy", None, "another command is under way")
-    assert keys.change.values_in_words == "bucket 25 → 50 MiB"
+    assert keys.change.values_text == "bucket 25 → 50 MiB"

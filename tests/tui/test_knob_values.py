@@ -69,7 +69,7 @@ def test_what_is_typed_is_a_value_or_the_scripts_own(typed, value):
      (BUCKET, "0", "from 1 to 10000, not 0"), (BUCKET, "9" * 400, "from 1 to 10000"),
      (ACCUMULATION, "3", "must be one of 1, 2, 4, 8, not 3")],
 )  # fmt: skip
-def test_what_is_no_value_is_said_in_words(knob, typed, words):
+def test_what_is_no_value_is_said_text(knob, typed, words):
     with pytest.raises(ValueRefusedError, match=words):
         parsed(knob, typed)
 

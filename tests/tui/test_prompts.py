@@ -67,7 +67,7 @@ async def test_an_answer_and_the_next_key_may_come_at_once():
     session = controlled_job()
     async with opened(session) as (app, pilot):
         await burst(app, pilot, "b77\r2")
-        assert [commands.in_words(each) for each in session.sent] == ["set bucket_cap_mb 77"]
+        assert [commands.describe(each) for each in session.sent] == ["set bucket_cap_mb 77"]
         assert isinstance(app.screen, RankScreen)
         await burst(app, pilot, "1b88\x1bm1")
         assert len(session.sent) == 1

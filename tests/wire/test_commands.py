@@ -20,7 +20,7 @@ def knob(**changes):
 def test_command_within_bounds_has_a_unique_id_fit_for_a_folder():
     made = [commands.make(commands.CAPTURE, {"steps": steps}) for steps in range(1, 101)]
     assert [commands.argument(each, "steps") for each in made] == list(range(1, 101))
-    assert commands.in_words(made[4]) == "capture (steps 5)"
+    assert commands.describe(made[4]) == "capture (steps 5)"
     assert all("pid" in each.by and decode(encode(each)) == each for each in made)
     assert len({each.id for each in made}) == 100
     assert set("".join(each.id for each in made)) <= set("0123456789abcdef-")
@@ -29,9 +29,9 @@ def test_command_within_bounds_has_a_unique_id_fit_for_a_folder():
 def test_a_change_names_its_knob():
     setting = commands.make_setting(BUCKET_CAP_MB, 50)
     assert (setting.name, setting.knob, commands.argument(setting, "value")) == ("set", "bucket_cap_mb", 50)
-    assert commands.in_words(setting) == "set bucket_cap_mb 50"
+    assert commands.describe(setting) == "set bucket_cap_mb 50"
     restoring = commands.make_restoring(KNOB)
-    assert commands.in_words(restoring) == "restore accumulation"
+    assert commands.describe(restoring) == "restore accumulation"
 
 
 def test_trial_names_its_knob_or_the_rank_to_delay():
@@ -45,8 +45,8 @@ def test_trial_names_its_knob_or_the_rank_to_delay():
     assert not delay.knob
     assert commands.delays_ns(delay) == 50_000_000
     assert [commands.is_delay(each) for each in (trial, delay)] == [False, True]
-    assert commands.in_words(trial) == "trial bucket_cap_mb 50 (20 steps)"
-    assert commands.in_words(delay) == "trial of 2.5 ms more on rank 1's gpu (20 steps)"
+    assert commands.describe(trial) == "trial bucket_cap_mb 50 (20 steps)"
+    assert commands.describe(delay) == "trial of 2.5 ms more on rank 1's gpu (20 steps)"
     assert all(decode(encode(each)) == each for each in (trial, delay))
 
 

@@ -50,7 +50,7 @@ def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -
         return
     yield Finding(
         title=f"the GPU of rank {view.rank} has {count} active NVLinks of {most}: all wait for its bytes",
-        measured=f"other {device.gpu_name}s of the job have {most}; {mean.in_words}",
+        measured=f"other {device.gpu_name}s of the job have {most}; {mean.describe}",
         advice="nvidia-smi nvlink --status -i "
         f"{device.pci_bus_id} shows which are down; drain the host or leave that GPU out",
         certainty=Certainty.MEASURED,
@@ -75,7 +75,7 @@ def _pcie(view: RankView, mean: Exposure) -> Iterable[Finding]:
     width, width_max = device.pcie_width or 1, device.pcie_width_max or device.pcie_width or 1
     yield Finding(
         title=f"PCIe of rank {view.rank}'s GPU runs at {now} of {most} under load",
-        measured=f"the job's collectives go over it; {mean.in_words}",
+        measured=f"the job's collectives go over it; {mean.describe}",
         advice=f"reseat or replace {device.pci_bus_id}, its riser or slot; "
         f"nvidia-smi -q -i {device.pci_bus_id} shows replays",
         certainty=Certainty.MEASURED,

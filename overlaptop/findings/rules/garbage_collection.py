@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             each.takes_ns,
             ADVICE,
             Certainty.LIKELY,
-            each.takes_in_words,
+            each.takes_text,
         )
     if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
         yield slow.finding(

@@ -84,10 +84,10 @@ def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
     seen = any(each.busy_ns is not None or each.stands_ns is not None for each in late)
     unseen = "ranks' compute and idle times are not seen"
     if len(late) == 1:
-        return f"{late[0].in_words}; {late[0].takes_in_words if seen else unseen}"
+        return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"
     assert evidence.window is not None
     return (
         f"they are late in {sum(each.late for each in late)} of {evidence.window.lateness.collectives} "
-        f"collectives; the others wait {evidence.wait_in_words} a step; "
+        f"collectives; the others wait {evidence.wait_text} a step; "
         + ("none of them takes longer between collectives in nearly every step" if seen else unseen)
     )

@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title="compute and communication run one after the other: "
         f"{text.duration(mean.could_be_hidden_ns)} of {text.duration(mean.step_ns)} a step could be hidden",
-        measured=mean.in_words,
+        measured=mean.describe,
         advice=advice,
         certainty=certainty,
         gain_ns=mean.could_be_hidden_ns,

@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title="FSDP2's streams share one hardware queue with compute: "
         f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
-        measured=f"CUDA_DEVICE_MAX_CONNECTIONS=1 is set, and {mean.in_words}",
+        measured=f"CUDA_DEVICE_MAX_CONNECTIONS=1 is set, and {mean.describe}",
         advice="unset CUDA_DEVICE_MAX_CONNECTIONS; with tensor parallelism beside it, 16 to 32",
         certainty=Certainty.LIKELY,
         gain_ns=mean.could_be_hidden_ns,

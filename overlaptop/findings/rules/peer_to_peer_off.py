@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             continue
         yield Finding(
             title=f"{variable}=1 sends traffic between GPUs through {instead}",
-            measured=mean.in_words,
+            measured=mean.describe,
             advice=f"unset {variable}, unless it works around a fault of this machine",
             certainty=Certainty.POSSIBLE,
             gain_ns=round(mean.exposed_transfer_ns),

@@ -22,5 +22,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             or f"give it more CPUs than {numa.cpu_set}: taskset, the job's cgroup, or --cpus-per-task of "
             "the scheduler",
             Certainty.LIKELY,
-            late.takes_in_words,
+            late.takes_text,
         )

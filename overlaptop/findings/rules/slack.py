@@ -28,8 +28,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         else:
             bound = f"rank {longest}'s CPU {needs}"
         yield Finding(
-            title=f"rank {late.rank} trails by {evidence.wait_in_words}, which costs nothing: {bound}",
-            measured=late.in_words,
+            title=f"rank {late.rank} trails by {evidence.wait_text}, which costs nothing: {bound}",
+            measured=late.describe,
             advice="nothing to fix on this rank: shorten the step on all ranks",
             certainty=Certainty.LIKELY,
             gain_ns=0,

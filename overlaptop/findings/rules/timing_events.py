@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         title="timing events on one hardware connection keep compute and communication apart: "
         f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
         measured="CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 are set, and "
-        f"{mean.in_words}",
+        f"{mean.describe}",
         advice="unset TORCH_NCCL_ENABLE_TIMING, or CUDA_DEVICE_MAX_CONNECTIONS where nothing needs it",
         certainty=Certainty.LIKELY,
         gain_ns=mean.could_be_hidden_ns,

@@ -105,7 +105,7 @@ class CollectiveTable(RowList[Row]):
             return [titled("Collectives"), (), *paragraph(f"no collective to show: {why}", width, TEXT)]
         detail: list[StyledLine] = []
         if height >= 4 + _DETAIL_LINES:
-            detail = _in_words(rows[self.at(rows)], self.grouping, self.state.snapshot.ranks, width)
+            detail = _describe(rows[self.at(rows)], self.grouping, self.state.snapshot.ranks, width)
         room = height - 2 - (1 + len(detail) if detail else 0)
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
         words = {
@@ -200,7 +200,7 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
     }
 
 
-def _in_words(row: Row, grouping: str, views: Sequence[RankView], width: int) -> list[StyledLine]:
+def _describe(row: Row, grouping: str, views: Sequence[RankView], width: int) -> list[StyledLine]:
     """Return the selected row: its identity, and how exact its breakdown is, or why it has none."""
     split = [each for each in row.members if not each.not_attributed]
     ranks = sorted({rank for each in row.members for rank in each.ranks})

@@ -31,7 +31,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.draw.table import Column, Table, scrolled
 from overlaptop.tui.machine.host import Gpu, Machine, gpu_uuid, host_of, hosts, machine_of
 from overlaptop.tui.machine.meters import NVLINK, PCIE
-from overlaptop.tui.machine.numa import nodes_in_words
+from overlaptop.tui.machine.numa import nodes_text
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.widgets.view import JobView
@@ -80,7 +80,7 @@ class GpuTable(JobView):
         if not nvlink:
             columns = [each._replace(shown_from=0) if each.title == "PCIe" else each for each in columns]
         rows = _rows(machine)
-        table = Table(columns, width, {"rank": [_ranks_in_words(each) for each in rows]})
+        table = Table(columns, width, {"rank": [_ranks_text(each) for each in rows]})
         chosen = [at for at, each in enumerate(rows) if selected in _ranks_of(each)]
         room = max(0, height - 2)
         self._first = scrolled(self._first, chosen[0] if chosen else 0, len(rows), room)
@@ -106,7 +106,7 @@ class GpuTable(JobView):
         warned = (Segment("! ", BOLD_WARNING),) if pcie_is_turned_down(view) else ()
         return {
             "GPU": (bold(gpu.label),),
-            "rank": (Segment(_ranks_in_words(gpu)),),
+            "rank": (Segment(_ranks_text(gpu)),),
             "node": (Segment(UNKNOWN if gpu.node is None else str(gpu.node)),),
             "NUMA": (Segment(glyph, TextStyle(color, bold=True)),),
             "of peak": gauge(known.share, _GAUGE, style, textured=self.look.textured),
@@ -126,7 +126,7 @@ def _ranks_of(row: Gpu | RankView) -> tuple[RankView, ...]:
     return row.ranks if isinstance(row, Gpu) else (row,)
 
 
-def _ranks_in_words(row: Gpu | RankView) -> str:
+def _ranks_text(row: Gpu | RankView) -> str:
     numbers = [str(view.rank) for view in _ranks_of(row)]
     text = f"rank{'s' * (len(numbers) > 1)} {' '.join(numbers)}"
     return text if len(text) <= 14 else f"{len(numbers)} ranks"
@@ -134,7 +134,7 @@ def _ranks_in_words(row: Gpu | RankView) -> str:
 
 def _without_gpu(view: RankView) -> dict[str, StyledLine]:
     """Return the rank's place in the columns of a GPU's figures."""
-    where = nodes_in_words(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""
+    where = nodes_text(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""
     return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": (dim(where),)}
 
 

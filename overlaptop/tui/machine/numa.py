@@ -52,8 +52,8 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
     if numa is None:
         return []
     facts = [
-        ("may use", ": ".join(filter(None, (nodes_in_words(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
-        ("threads", nodes_in_words(numa.threads_by_node, "thread")),
+        ("may use", ": ".join(filter(None, (nodes_text(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
+        ("threads", nodes_text(numa.threads_by_node, "thread")),
         ("policy", numa.memory_policy),
     ]
     if numa.nic or numa.gpu_node is not None:
@@ -67,7 +67,7 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
     return lines
 
 
-def nodes_in_words(shares: Iterable[NodeShare], noun: str) -> str:
+def nodes_text(shares: Iterable[NodeShare], noun: str) -> str:
     """Return such as ``34 threads on node 0, 2 on node 1``, most first."""
     parts: list[str] = []
     for share in sorted(shares, key=lambda each: -each.amount):

@@ -54,7 +54,7 @@ class KnobChange:
     """Id of its command; empty before it is sent."""
 
     @property
-    def values_in_words(self) -> str:
+    def values_text(self) -> str:
         """Return such as ``bucket 25 MiB → 100 MiB``; empty if the change has no values."""
         if not self.new:
             return ""

@@ -105,7 +105,7 @@ def map_header(name: str, found: Deviations, width: int, *, textured: bool) -> S
     low, high = map(whole_percent, LEVELS)
     suspect, other = ("more", "less") if QUANTITIES[name].is_bad_high else ("less", "more")
     left = [
-        Item((bold(name), dim(" median "), bold(QUANTITIES[name].in_words(found.median)))),
+        Item((bold(name), dim(" median "), bold(QUANTITIES[name].describe(found.median)))),
         Item((Segment("M", KEY), dim(" next")), 1),
     ]
     right = [

@@ -6,7 +6,7 @@ import re
 
 from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
+from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
 from overlaptop.report.who_is_late import why_unmeasured
@@ -57,7 +57,7 @@ class TotalsLine(JobView):
 def total_items(state: ViewState, width: int) -> list[Item]:
     """Return the totals as figures with their names, for a screen of that width."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
-    figures = totals_in_words(totals, exact=state.exact)
+    figures = totals_text(totals, exact=state.exact)
 
     def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
         # The widest figure's width, so that later items do not move.
@@ -88,7 +88,7 @@ def _exposed_parts(state: ViewState, width: int) -> StyledLine:
     totals = state.snapshot.totals
     if totals.waits is None or width < _WIDE:
         return ()
-    return (dim(f" {exposed_in_words(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
+    return (dim(f" {exposed_text(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
 
 
 def _knob(state: ViewState) -> list[Item]:
@@ -134,7 +134,7 @@ def _bound(state: ViewState) -> list[Item]:
 
 
 def _rule(state: ViewState, width: int) -> list[Item]:
-    words = window_in_words(state.snapshot.totals, brief=width < _WIDER)
+    words = window_text(state.snapshot.totals, brief=width < _WIDER)
     offered = state.offers("app.window") and state.past_step is None
     key: StyledLine = (Segment(" "), Segment("W", KEY)) if offered else ()
     return [Item((dim(words), *key))] if words else []

@@ -7,7 +7,7 @@ from typing import ClassVar
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import HubState, RankView
 from overlaptop.fleet.trouble import first_failure
-from overlaptop.report.figures import exposed_in_words
+from overlaptop.report.figures import exposed_text
 from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
@@ -109,7 +109,7 @@ class RankFacts(JobView):
                 figures = (bold(f"{figure:<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
             parts.append((*name, *figures))
             if key == EXPOSED.key and waits is not None and value_ns:
-                parts.append((dim(exposed_in_words(waits)),))
+                parts.append((dim(exposed_text(waits)),))
         if stalls_apart(selected):
             parts.append((dim("stall "), bold(f"{duration(step.stall_ns):<7}")))
         moved = dim(f" · {byte_count(step.comm_bytes)}")

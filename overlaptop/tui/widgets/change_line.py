@@ -36,7 +36,7 @@ def change_lines(change: KnobChange, width: int, right: Item | None = None) -> l
     """
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)
-    mark, values = Segment(f" {glyph} ", style), change.values_in_words
+    mark, values = Segment(f" {glyph} ", style), change.values_text
     by = [Item((dim("by "), Segment(change.by)), 2)] if change.by else []
     rights = [right] if right is not None else []
     if values and len(values) + len(change.words) + len(change.by) + 15 > width:

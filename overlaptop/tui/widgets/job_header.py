@@ -11,7 +11,7 @@ from overlaptop.fleet.notices import grouped, last_restart
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
-from overlaptop.report.figures import ranks_in_words
+from overlaptop.report.figures import ranks_text
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, byte_count, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import (
@@ -54,7 +54,7 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
         infos, hosts = _infos(state), _hosts(state)
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
-        ranks = (Segment(ranks_in_words(snapshot)), dim(f" · {hosts}" if hosts else ""))
+        ranks = (Segment(ranks_text(snapshot)), dim(f" · {hosts}" if hosts else ""))
         left += [
             Item((bold(job.script if width >= 110 else PurePath(job.script).name),), 1),
             Item(ranks, 4),

@@ -195,7 +195,7 @@ def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tup
         (0x600, ("board limit", "reliability")),
     ],
 )
-def test_throttling_is_told_in_words(bits: int, words: tuple[str, ...]) -> None:
+def test_throttling_is_told_text(bits: int, words: tuple[str, ...]) -> None:
     assert throttle_words(bits) == words
 
 
