@@ -228,7 +228,7 @@ class Agent:
         self._send_steps(sender, executor)
         executor.serve(sender.commands)
         self._send_reports(sender)
-        self._send_standstill(sender)
+        self._send_stalled(sender)
         if self._step >= 0:  # before that, the script is still building its model
             if not executor.trying:  # report a knob only with its lasting value
                 self._knobs.serve(sender, sender.place.rank)
@@ -303,7 +303,7 @@ class Agent:
         if (taken := self._stacks.take(sender.place.rank, now_ns())) is not None:
             sender.put_state(taken)
 
-    def _send_standstill(self, sender: Sender) -> None:
+    def _send_stalled(self, sender: Sender) -> None:
         now_s, rank, thread = monotonic(), sender.place.rank, self._training_thread
         if recent_ns := self._reports.recent_ns:
             moving, last_calls = (self._step, self._measuring.issued), self._measuring.last_calls

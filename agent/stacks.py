@@ -84,7 +84,7 @@ class StackSampler:
         self._from_ns: int | None = None
         self._samples = 0
         self._counts: Counter[tuple[str, int | None, str]] = Counter()
-        self._standing: Counter[tuple[str, int | None, str]] = Counter()
+        self._asleep: Counter[tuple[str, int | None, str]] = Counter()
 
     def sample(self, thread: int, at_ns: int, *, asleep: bool = False) -> None:
         """Sample the thread once. ``asleep``: the kernel reports that it sleeps."""
@@ -94,7 +94,7 @@ class StackSampler:
             code = innermost.frame.f_code
             line = code.co_filename, innermost.frame.f_lineno, code.co_name
             self._counts[line] += 1
-            self._standing[line] += asleep and not innermost.calls_torch
+            self._asleep[line] += asleep and not innermost.calls_torch
         del innermost  # a frame would keep the job's variables alive
         self._samples += 1
 
@@ -103,12 +103,10 @@ class StackSampler:
         if self._from_ns is None or 0 <= at_ns - self._from_ns < SEND_NS:
             return None
         most = self._counts.most_common(MAX_STACK_LINES)
-        lines = tuple(
-            StackLine(self._named(*line), samples, self._standing[line]) for line, samples in most
-        )
+        lines = tuple(StackLine(self._named(*line), samples, self._asleep[line]) for line, samples in most)
         taken = StackSamples(rank, min(self._from_ns, at_ns), at_ns, self._samples, lines)
         self._from_ns, self._samples = at_ns, 0
-        self._counts, self._standing = Counter(), Counter()
+        self._counts, self._asleep = Counter(), Counter()
         return taken
 
     def _named(self, file: str, line: int | None, function: str) -> str:

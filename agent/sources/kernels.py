@@ -43,7 +43,7 @@ from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 """CUPTI may hold records of finished work this long, and for this many further steps."""
-STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
+PAUSE_S, PAUSE_TIMES = 5.0, 4
 """A step longer than both (seconds, and times the previous step) ends the window: the job is doing
 something else. It does not count while the GPU is still at earlier steps."""
 COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
@@ -233,7 +233,7 @@ class KernelsSource:
             if self._tracer.exhausted or window.overflows:
                 self._give_up(OVERFLOWS)
                 return
-            if self._stands_still():
+            if self._is_paused():
                 window.end()
             if window.finished.is_set():
                 self._switch_off()
@@ -245,11 +245,11 @@ class KernelsSource:
             return
         self._check_progress()
 
-    def _stands_still(self) -> bool:
-        standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
+    def _is_paused(self) -> bool:
+        paused_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
         if self._window is not None and self._window.pending:  # the host alone may be waiting
-            standing_s = min(standing_s, monotonic() - self._progress_s)
-        return standing_s > max(STANDSTILL_S, STANDSTILL_TIMES * self._host_step_ns / 1e9)
+            paused_s = min(paused_s, monotonic() - self._progress_s)
+        return paused_s > max(PAUSE_S, PAUSE_TIMES * self._host_step_ns / 1e9)
 
     def _check_progress(self) -> None:
         """Give up if records do not arrive long after the GPU must have finished."""

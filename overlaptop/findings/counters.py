@@ -31,7 +31,7 @@ ALONE_SHARE = 0.5
 """Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
 """The same without a GPU, or if it waits for each launch: nothing hides the training thread's work."""
-BARE_STANDING_SHARE = 0.1
+BARE_ASLEEP_SHARE = 0.1
 """The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
 HALF_A_COLLECTION = 0.5
 """Steps have whole collections, but the others' median may lie between two numbers."""
@@ -76,10 +76,10 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
-    stands = cause is Cause.STANDING
-    line = slow_line(evidence, rank, others, standing=stands) if cause in OF_THE_HOST else None
+    sleeps = cause is Cause.SLEEPING
+    line = slow_line(evidence, rank, others, asleep=sleeps) if cause in OF_THE_HOST else None
     measured = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
-    if line is not None and stands:
+    if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"
     gain = None
     if is_measured:
@@ -123,7 +123,7 @@ def _loses(
         yield more(cpu_ns, share * step_ns), Cause.COLLECTING
         return
     others = evidence.ranks.keys() - {rank}
-    if not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:
-        stands_share = line.share - line.others_share
-        is_much = stands_share >= (BARE_STANDING_SHARE if is_bare else ALONE_SHARE)
-        yield (stands_share * step_ns if is_much else 0.0), Cause.STANDING
+    if not loads_ns and (line := slow_line(evidence, rank, others, asleep=True)) is not None:
+        asleep_share = line.share - line.others_share
+        is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
+        yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING

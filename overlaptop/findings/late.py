@@ -24,9 +24,9 @@ from overlaptop.findings.measures import (
     delayed_ns,
     excess,
     full_collections,
+    idling_ns,
     loading_ns,
     on_host,
-    standing_ns,
     steady_excess,
     unexplained_ns,
 )
@@ -54,7 +54,7 @@ class Cause(Enum):
     """Its CPUs are too few or on the wrong NUMA node."""
     DELAYED = "delayed"
     """Its training thread is ready to run and waits for a CPU."""
-    STANDING = "standing"
+    SLEEPING = "sleeping"
     """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
     LAUNCHING = "launching"
     """It launches late, and its GPU is idle only in short pauses: its CPU is too slow."""
@@ -65,7 +65,7 @@ class Cause(Enum):
     COMPUTING = "computing"
 
 
-OF_THE_HOST = (Cause.LOADING, Cause.STANDING, Cause.LAUNCHING, None)
+OF_THE_HOST = (Cause.LOADING, Cause.SLEEPING, Cause.LAUNCHING, None)
 """Causes that a script line may explain; without a GPU its compute, too. Not a garbage collection: it holds
 the GIL, so that no stack is sampled meanwhile, and another line would be named."""
 
@@ -123,7 +123,7 @@ class LateRank(Suspect):
     computes_ns: int | None
     busy_ns: int | None
     """As `computes_ns`; without a GPU, including the wait for a CPU."""
-    stands_ns: int | None
+    idle_ns: int | None
     loads_ns: int | None
     delays_ns: int | None
     collections: float | None
@@ -160,7 +160,7 @@ class LateRank(Suspect):
     @property
     def takes_ns(self) -> int:
         """Return its excess time between collectives, for any cause."""
-        return max(self.busy_ns or 0, self.stands_ns or 0)
+        return max(self.busy_ns or 0, self.idle_ns or 0)
 
     @property
     def takes_text(self) -> str:
@@ -252,7 +252,7 @@ def _late_rank(
         for name, measure, steps in (
             ("computes", computing_ns, measured),
             ("busy", busy_ns, measured),
-            ("stands", standing_ns, measured),
+            ("idles", idling_ns, measured),
             ("unexplained", unexplained_ns, measured),
             ("loads", loading_ns, counted),
             ("delays", delayed_ns, counted),
@@ -264,10 +264,10 @@ def _late_rank(
     collections = longer["collections"]
     own = own_times(evidence, found, others, slows_ns)
     lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
-    standing = slow_line(evidence, rank, others, standing=True)
-    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=standing is not None)
+    asleep = slow_line(evidence, rank, others, asleep=True)
+    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
-    line = standing if cause is Cause.STANDING else None
+    line = asleep if cause is Cause.SLEEPING else None
     if line is None and (cause in OF_THE_HOST or computes_there):
         line = slow_line(evidence, rank, others)
     return LateRank(
@@ -285,7 +285,7 @@ def _late_rank(
         beside_ns=beside_ns,
         computes_ns=middle["computes"],
         busy_ns=middle["busy"],
-        stands_ns=middle["stands"],
+        idle_ns=middle["idles"],
         loads_ns=middle["loads"],
         delays_ns=middle["delays"],
         collections=sum(collections) / len(collections) if collections else None,
@@ -303,24 +303,24 @@ def _cause(
     sleeps: bool,
 ) -> Cause | None:
     """``sleeps``: samples find it asleep at a line longer than the others."""
-    works_ns, stands_ns, loads_ns, delays_ns = (
-        steady_excess(longer[name]) for name in ("busy", "stands", "loads", "delays")
+    works_ns, idle_ns, loads_ns, delays_ns = (
+        steady_excess(longer[name]) for name in ("busy", "idles", "loads", "delays")
     )
     info = evidence.ranks[rank].info
     if info is not None and info.compute_exact:
-        loads_ns = min(loads_ns, stands_ns)  # CPU time beside a busy GPU costs nothing
+        loads_ns = min(loads_ns, idle_ns)  # CPU time beside a busy GPU costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING
-    if max(works_ns, stands_ns) < enough_ns:
+    if max(works_ns, idle_ns) < enough_ns:
         return None
-    if stands_ns > works_ns or on_host(info):
+    if idle_ns > works_ns or on_host(info):
         collects = longer["collections"]
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
     # Longer compute means a longer wait for a CPU, too.
-    if stands_ns > works_ns or median(longer["computes"]) < enough_ns:
+    if idle_ns > works_ns or median(longer["computes"]) < enough_ns:
         # Sleep is the remainder of a step, so the noise of all other parts adds up in it.
         sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
@@ -330,7 +330,7 @@ def _cause(
         usual_ns = median(long_pauses_ns(evidence, each) for each in others)
         stands_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
         is_slow = is_launch_bound(evidence, rank) and not (stands_long or sleeps)
-        return Cause.LAUNCHING if is_slow else Cause.STANDING
+        return Cause.LAUNCHING if is_slow else Cause.SLEEPING
     if cpus_are_short(evidence):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:

@@ -54,17 +54,17 @@ class SlowLine(ScriptLine):
 
 
 def slow_line(
-    evidence: Evidence, rank: int, others: Collection[int], *, standing: bool = False
+    evidence: Evidence, rank: int, others: Collection[int], *, asleep: bool = False
 ) -> SlowLine | None:
     """Return the line with the largest excess over the others. None: none is clear, or there are too few
-    samples. ``standing``: count only the last seconds' samples of a sleeping thread.
+    samples. ``asleep``: count only the last seconds' samples of a sleeping thread.
     """
-    every = _every_share(evidence, standing)
+    every = _every_share(evidence, asleep)
     own, theirs = every.get(rank), [every[other] for other in others if other in every]
     if own is None or not own.of_line or not theirs:
         return None
     if len(theirs) == len(every) - 1:
-        ordered = _ordered_shares(evidence, standing)
+        ordered = _ordered_shares(evidence, asleep)
         usual = {line: median_without(ordered[line], share) for line, share in own.of_line.items()}
     else:
         usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
@@ -121,31 +121,29 @@ class _Shares:
 
 
 @lru_cache(maxsize=2)
-def _every_share(evidence: Evidence, standing: bool) -> Mapping[int, _Shares]:
+def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
     """Return each rank's shares, without ranks that have too few samples."""
     since_ns = _since_ns(evidence)
     if since_ns is None:
         return {}
-    if standing:
+    if asleep:
         newest_ns = max(
             (view.stacks[-1].to_ns for view in evidence.ranks.values() if view.stacks), default=0
         )
         since_ns = max(since_ns, newest_ns - NEWEST_NS)
-    every = {
-        rank: _shares(view.stacks, since_ns, standing=standing) for rank, view in evidence.ranks.items()
-    }
+    every = {rank: _shares(view.stacks, since_ns, asleep=asleep) for rank, view in evidence.ranks.items()}
     return {rank: shares for rank, shares in every.items() if shares is not None}
 
 
 @lru_cache(maxsize=2)
-def _ordered_shares(evidence: Evidence, standing: bool) -> Mapping[str, list[float]]:
+def _ordered_shares(evidence: Evidence, asleep: bool) -> Mapping[str, list[float]]:
     """Return the shares of all ranks by line, ascending."""
-    every = _every_share(evidence, standing).values()
+    every = _every_share(evidence, asleep).values()
     lines = {line for each in every for line in each.of_line}
     return {line: sorted(each.of_line.get(line, 0.0) for each in every) for line in lines}
 
 
-def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:
+def _shares(stacks: Sequence[StackSamples], since_ns: int, *, asleep: bool = False) -> _Shares | None:
     """Return each line's share of the samples; None: too few. A second counts if most of it is recent
     enough.
     """
@@ -155,7 +153,7 @@ def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = F
         if second.from_ns + second.to_ns >= 2 * since_ns:
             samples += second.samples
             for each in second.lines:
-                counts[each.line] += each.standing if standing else each.samples
+                counts[each.line] += each.asleep if asleep else each.samples
     if samples < FEWEST_SAMPLES:
         return None
     return _Shares({line: count / samples for line, count in counts.items()}, samples)

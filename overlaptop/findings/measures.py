@@ -33,7 +33,7 @@ def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     return step.cpu_ns if on_host(info) else None
 
 
-def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
+def idling_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     """Return the GPU's idle time; without a GPU, the training thread's sleep except waits for other ranks.
     None if the source does not see it.
     """
@@ -53,12 +53,12 @@ def busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the part of `standing_ns` beyond data, a CPU and garbage: these may not be steady yet."""
-    stands_ns = standing_ns(info, step)
-    if stands_ns is None or step.full_collections:
-        return stands_ns and 0
+    """Return the part of `idling_ns` beyond data, a CPU and garbage: these may not be steady yet."""
+    idle_ns = idling_ns(info, step)
+    if idle_ns is None or step.full_collections:
+        return idle_ns and 0
     delayed_ns = 0 if on_host(info) else step.delayed_ns or 0  # without a GPU it is subtracted already
-    return max(0, stands_ns - (step.loading_ns or 0) - delayed_ns)
+    return max(0, idle_ns - (step.loading_ns or 0) - delayed_ns)
 
 
 def cpus_are_short(evidence: Evidence) -> bool:

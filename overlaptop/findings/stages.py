@@ -16,7 +16,7 @@ class Pipeline:
     step_ns: float
     compute_ns: Mapping[int, float]
     """By rank, kernels that also communicate included; an upper bound if the source sees no gaps."""
-    stands_ns: float
+    idle_ns: float
     """Mean time without compute over its ranks."""
     micro_batches: int
     """Fewest sends of a rank in a step: each stage but the ends sends a micro-batch on and back."""

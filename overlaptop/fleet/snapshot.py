@@ -211,8 +211,8 @@ class Totals:
     """Oldest of these steps."""
     cut: bool = False
     """The window has more steps than can be kept or read, so only the newest are used."""
-    stood_still: int = 0
-    """Steps of the window left out because the job stalled in them."""
+    paused_steps: int = 0
+    """Steps of the window left out because the job paused in them."""
 
 
 @dataclass(frozen=True, slots=True)

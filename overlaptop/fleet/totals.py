@@ -87,7 +87,7 @@ def total(
         steps=max((len(each.measured) for each in steps), default=0),
         first_step=first_step,
         cut=any(each.cut for each in steps),
-        stood_still=max((each.stood_still for each in steps), default=0),
+        paused_steps=max((each.paused_steps for each in steps), default=0),
     )
 
 

@@ -10,7 +10,7 @@ EACH_NS = 250_000_000
 """Minimum time between kept steps. Longer steps are all kept."""
 KEPT_STEPS = 2400
 """Ten minutes of short steps."""
-UNSPLIT_SHARE = 0.1
+NOT_ATTRIBUTED_SHARE = 0.1
 """Maximum share of a step that is not attributed. Beyond it, the step says nothing about its transfers."""
 
 
@@ -32,7 +32,7 @@ class TransferHistory:
             return
         times = waits.times.values()
         if waits.step < FIRST_STEPS or any(
-            each.not_attributed_ns > UNSPLIT_SHARE * each.transfer_ns for each in times
+            each.not_attributed_ns > NOT_ATTRIBUTED_SHARE * each.transfer_ns for each in times
         ):
             return
         sizes = [each.bytes for each in waits.collectives if each.bytes is not None]

@@ -22,8 +22,8 @@ LAST_STEPS = 10
 EVIDENCE_STEPS, LEAST_EVIDENCE_STEPS, MOST_EVIDENCE_STEPS = 120, 16, 1 << 14
 """Newest measured steps since the job changed that rules read: most of a rank, fewest, most of all ranks.
 More would cost more time."""
-STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
-"""A step longer than both limits, in time and in usual steps, counts as a stall."""
+PAUSE_NS, PAUSE_STEPS = 10_000_000_000, 5
+"""A step longer than both limits, in time and in usual steps, counts as a pause."""
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
@@ -57,8 +57,8 @@ class WindowSteps(NamedTuple):
     """
     cut: bool = False
     """The window has more steps than can be kept or read."""
-    stood_still: int = 0
-    """Steps left out because the job stalled in them."""
+    paused_steps: int = 0
+    """Steps left out because the job paused in them."""
 
 
 def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int = 0) -> list[WindowSteps]:
@@ -108,13 +108,13 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
     limit_ns, known = longest_going_ns(lengths_ns), len(steps)
     if lengths_ns and max(lengths_ns) > limit_ns:
         steps = [step for step in steps if step.step_ns <= limit_ns]
-    stood_still = known - len(steps)
+    paused_steps = known - len(steps)
 
     upto = view.measured.step if view.measured is not None else -1
     measured = [step for step in steps if step.comm_ns is not None and step.step <= upto]
     if not measured and view.measured is not None:
         measured = [view.measured]
-    return WindowSteps(view, steps, measured, cut, stood_still)
+    return WindowSteps(view, steps, measured, cut, paused_steps)
 
 
 def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
@@ -140,6 +140,6 @@ def longest_going_ns(lengths_ns: Sequence[int]) -> float:
     """Return the length beyond which a step of a window counts as a stall, from all lengths. One hang or a
     pause of minutes would dominate a mean.
     """
-    if max(lengths_ns, default=0) <= STANDSTILL_NS:
-        return STANDSTILL_NS
-    return max(STANDSTILL_NS, STANDSTILL_STEPS * median_low(lengths_ns))
+    if max(lengths_ns, default=0) <= PAUSE_NS:
+        return PAUSE_NS
+    return max(PAUSE_NS, PAUSE_STEPS * median_low(lengths_ns))

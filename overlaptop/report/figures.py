@@ -74,8 +74,8 @@ def window_text(totals: Totals, *, brief: bool = False) -> str:
     words = [f"mean of {' × '.join(filter(None, (of_ranks, steps)))}"]
     if not newest:
         words.append(totals.window.value)
-    if totals.stood_still:
-        words.append(f"{plural(totals.stood_still, 'standstill')} left out")
+    if totals.paused_steps:
+        words.append(f"{plural(totals.paused_steps, 'pause')} left out")
     return ", ".join(words)
 
 

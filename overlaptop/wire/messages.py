@@ -339,13 +339,13 @@ class StackLine(Part, frozen=True):
     line: Text
     """``train.py:57 in collate``."""
     samples: Count
-    standing: Count = 0
+    asleep: Count = 0
     """Those with the thread asleep in the script's own code or in Python's library, not in torch's."""
 
     def inconsistency(self) -> str:
         """As in Part: a part is larger than the whole."""
-        wrong = self.standing > self.samples
-        return f"it stands still in more than its {self.samples} samples" if wrong else ""
+        wrong = self.asleep > self.samples
+        return f"it sleeps in more than its {self.samples} samples" if wrong else ""
 
 
 class StackSamples(Message, frozen=True, tag=44):

@@ -88,12 +88,12 @@ def test_file_is_named_without_the_folder_or_by_its_last_parts(file, named):
 
 def test_thread_stands_where_it_sleeps_but_not_in_torch():
     collate = of_file(f"{HERE}/train.py", "collate", CALLS)
-    for inner, standing in (("library", 1), ("torch", 0)):
+    for inner, asleep in (("library", 1), ("torch", 0)):
         sampler = StackSampler(HERE)
         with thread_in(collate, of_file(HIDDEN[inner], "inner", STAYS)) as thread:
             sampler.sample(thread, 0, asleep=True)
             sampler.sample(thread, 0)
-        assert lines(sampler) == (StackLine("train.py:2 in collate", 2, standing),)
+        assert lines(sampler) == (StackLine("train.py:2 in collate", 2, asleep),)
 
 
 def test_message_has_the_most_frequent_lines_of_each_second():

@@ -45,7 +45,7 @@ async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) 
                 break
         assert found["late_rank"] == 1
         assert found["summary"].startswith("rank 1 is late in ")
-        assert "stands still" in found["cause"]
+        assert "sleeps" in found["cause"]
         assert (causes[0]["ranks"], "faults.py" in causes[0]["line"]) == ([1], True)
         state = (await client.call_tool("state")).structured_content
         assert {each["rank"] for each in state["records"] if each["type"] == "step"} == {0, 1}

@@ -64,7 +64,7 @@ def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, name
 def asleep(own, others=0, samples=80):
     """Samples of each rank's stack in which it was asleep, on loading, so often."""
     return [
-        stacks(rank, 9, samples, standing=at, collate=at, train=samples - at)
+        stacks(rank, 9, samples, asleep=at, collate=at, train=samples - at)
         for rank in range(RANKS)
         for at in [own if rank == LATE else others]
     ]
@@ -75,7 +75,7 @@ def asleep(own, others=0, samples=80):
     [(12, 0, "host", True), (16, 12, "host", False), (7, 0, "host", False), (20, 0, "kernels", False),
      (60, 4, "kernels", True)],
 )  # fmt: skip
-def test_who_is_found_asleep_more_often_stands_still_at_that_line(own, others, source, named):
+def test_rank_that_sleeps_more_often_is_named_with_its_line(own, others, source, named):
     evidence = counted(*asleep(own, others), infos=lambda rank: {"source": source})
     assert (("late_launch", (LATE,)) in rules(evidence)) == named
     if named:
@@ -87,7 +87,7 @@ def test_gpu_that_waits_for_each_launch_hides_nothing():
     assert ("late_launch", (LATE,)) in rules(bare)
 
 
-def test_who_loads_data_is_not_said_to_stand_still():
+def test_loading_data_is_no_sleep():
     both = counted(*asleep(60), loading_ns=of_late(60 * MS))
     assert rules(both) == {("data_loading", (LATE,))}
 

@@ -273,7 +273,7 @@ def test_one_long_pause_is_no_launch_bound_rank_though_its_lead_is_used_up():
 
 def test_slow_cpu_that_is_found_asleep_at_a_line_wins_what_it_sleeps():
     samples = [
-        stacks(rank, 9 + second, 10, standing=2 * (rank == LATE), forward=6) for rank in range(4)
+        stacks(rank, 9 + second, 10, asleep=2 * (rank == LATE), forward=6) for rank in range(4)
         for second in range(20)
     ]  # fmt: skip
     does = late(*[("compute", 0.1), ("idle", 0.5)] * 40)

@@ -131,13 +131,13 @@ def status(*, ended=False, dropped=0, silent=()):
     return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended, silent_ranks=silent)
 
 
-def stacks(rank=0, second=0, samples=10, standing=0, **lines):
+def stacks(rank=0, second=0, samples=10, asleep=0, **lines):
     """A second of samples; ``lines``: names of functions with their samples, each at a line of its own.
-    ``standing``: so many of the first line's found the thread asleep.
+    ``asleep``: so many of the first line's found the thread asleep.
     """
     at_ns = T0 + second * S
     named = tuple(
-        StackLine(f"train.py:{at} in {name}", lines[name], standing if at == 1 else 0)
+        StackLine(f"train.py:{at} in {name}", lines[name], asleep if at == 1 else 0)
         for at, name in enumerate(lines, 1)
     )
     return StackSamples(rank, at_ns, at_ns + S, samples, named)

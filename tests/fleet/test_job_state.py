@@ -338,12 +338,12 @@ def test_window_leaves_out_a_trial_and_goes_on_behind_it(fleet):
     assert (totals.steps, totals.first_step) == (6, 0)
 
 
-def test_a_step_in_which_the_job_stood_still_is_left_out_and_counted(fleet):
+def test_a_step_in_which_the_job_paused_is_left_out_and_counted(fleet):
     going = [step(0, number) for number in range(9)]
     totals = feed(fleet, info(0), *going, step(0, 9, idle=60_000), step(0, 10, start_ns=T0 + 62 * S)).totals
-    assert (totals.steps, totals.step_ns, totals.stood_still) == (2, 80 * MS, 1)
+    assert (totals.steps, totals.step_ns, totals.paused_steps) == (2, 80 * MS, 1)
     slow = [step(1, number, idle=12_000) for number in range(3)]
-    assert feed(fleet, info(1), *slow, RankEnd(0, T0, True)).totals.stood_still == 0
+    assert feed(fleet, info(1), *slow, RankEnd(0, T0, True)).totals.paused_steps == 0
 
 
 def test_ranks_that_count_their_steps_apart_are_each_taken_at_their_newest(fleet):

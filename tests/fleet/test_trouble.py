@@ -49,7 +49,7 @@ def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_
     assert job.trouble is None
 
 
-def test_a_standstill_begins_where_the_newest_step_ended_however_late_that_was_heard():
+def test_a_pause_begins_where_the_newest_step_ended_however_late_that_was_heard():
     job = PlayedJob()
     ended_ns = max(each.start_ns + each.step_ns for each in (step(0), step(1, idle=20)))
     job.clock.pass_s(2)

@@ -237,7 +237,7 @@ def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
     snapshot = feed(fleet, *late(4, at_ns=T0 + 61 * S))
     assert snapshot.waits.step == 4
     assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (2, 15 * MS)
-    assert (snapshot.totals.step_ns, snapshot.totals.stood_still) == (STEP_MS * MS, 1)
+    assert (snapshot.totals.step_ns, snapshot.totals.paused_steps) == (STEP_MS * MS, 1)
 
 
 def test_a_change_of_a_setting_begins_a_new_window():

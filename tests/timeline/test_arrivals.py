@@ -297,7 +297,7 @@ def test_a_send_without_its_receive_is_not_split(peer, why):
 
 
 @given(st.lists(parts, max_size=6), st.lists(st.booleans(), max_size=6), raw_pairs, raw_pairs, spans_ns)
-def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
+def test_waiting_and_transfer_agree_with_a_sweep_of_every_ns(
     spans_of, not_attributed, alone, compute, step
 ):
     start_ns, end_ns = step

@@ -18,40 +18,39 @@ from overlaptop.findings.lines import SlowLine
 from overlaptop.findings.measures import on_host
 from overlaptop.wire.messages import RankInfo
 
-STANDS = "sleeping, reading, logging, a lock"
+SLEEPS = "sleeping, reading, logging, a lock"
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    for late in late_by(evidence, Cause.STANDING):
+    for late in late_by(evidence, Cause.SLEEPING):
         info = evidence.ranks[late.rank].info
-        what = "training thread stands still" if on_host(info) else "GPU is idle"
+        what = "training thread sleeps" if on_host(info) else "GPU is idle"
         yield late.finding(
-            f"'s {what} {text.duration(late.stands_ns)} a step longer than {late.whose}",
-            _stands_ns(evidence, late),
+            f"'s {what} {text.duration(late.idle_ns)} a step longer than {late.whose}",
+            _idle_ns(evidence, late),
             _advice(late.line, info),
             Certainty.LIKELY,
             "" if on_host(info) else longest_pause(evidence, late.rank),
         )
-    if (slow := slow_by(evidence, Cause.STANDING)) is not None:
+    if (slow := slow_by(evidence, Cause.SLEEPING)) is not None:
         yield slow.finding(
-            f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
-            f"{slow.whose}",
+            f"'s training thread sleeps {text.duration(slow.longer_ns)} a step longer than {slow.whose}",
             _advice(slow.line, evidence.ranks[slow.rank].info),
         )
 
 
-def _stands_ns(evidence: Evidence, late: LateRank) -> int | None:
+def _idle_ns(evidence: Evidence, late: LateRank) -> int | None:
     """Return the excess to remove: of a launch-bound rank only what it sleeps at a line. Else its CPU is
     slow.
     """
     line = late.line
-    if late.stands_ns is None or line is None or not is_launch_bound(evidence, late.rank):
-        return late.stands_ns
-    return min(late.stands_ns, round((line.share - line.others_share) * evidence.step_ns))
+    if late.idle_ns is None or line is None or not is_launch_bound(evidence, late.rank):
+        return late.idle_ns
+    return min(late.idle_ns, round((line.share - line.others_share) * evidence.step_ns))
 
 
 def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
     if line is not None:
-        return f"look at {line.place}: {STANDS}"
+        return f"look at {line.place}: {SLEEPS}"
     pid = info.pid if info and info.pid > 0 else "PID"
-    return f"py-spy dump --pid {pid} shows where its Python is: {STANDS}"
+    return f"py-spy dump --pid {pid} shows where its Python is: {SLEEPS}"

@@ -81,7 +81,7 @@ def _has_just_begun(caused_ns: Sequence[int]) -> bool:
 
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
-    seen = any(each.busy_ns is not None or each.stands_ns is not None for each in late)
+    seen = any(each.busy_ns is not None or each.idle_ns is not None for each in late)
     unseen = "ranks' compute and idle times are not seen"
     if len(late) == 1:
         return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"

@@ -20,7 +20,7 @@ MORE = 4
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for found in pipelines_of(evidence):
-        share, stages = found.stands_ns / found.step_ns, len(found.compute_ns)
+        share, stages = found.idle_ns / found.step_ns, len(found.compute_ns)
         least, most = AS_PREDICTED
         if share < LARGE or not least * share <= found.bubble <= most * share:
             continue
@@ -35,10 +35,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             )
         yield Finding(
             title=f"a pipeline of {stages} stages is idle for {text.percent(share)} of each step",
-            measured=f"{text.duration(found.stands_ns)} without compute in {text.duration(found.step_ns)}; "
+            measured=f"{text.duration(found.idle_ns)} without compute in {text.duration(found.step_ns)}; "
             f"with {found.micro_batches} micro-batches the formula says {text.percent(found.bubble)}",
             advice=advice,
             certainty=Certainty.LIKELY,
-            gain_ns=round(min(found.stands_ns, found.bubble * found.step_ns)),
+            gain_ns=round(min(found.idle_ns, found.bubble * found.step_ns)),
             ranks=tuple(sorted(found.compute_ns)),
         )

@@ -70,7 +70,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "attainable": "(compute + communication) / the longer of the two: with perfect overlap",
         "before, after": "the mean step before and after a change, drift included; A compares by trials",
         "mean of": "the ranks and steps of the figures; W sets the window. ≈: from some of its steps",
-        "standstill": "a step longer than 10 s and than five usual ones: the window leaves it out",
+        "pause": "a step longer than 10 s and than five usual ones: the window leaves it out",
     }),
     ((RANK,), {
         "named": "the share of NCCL's kernel time whose collective is known by name and bytes",

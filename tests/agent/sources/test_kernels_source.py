@@ -444,12 +444,12 @@ def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
     job = MeasuredJob(gpu)
     job.until_tracing()
     for share, goes_on in ((0.5, True), (0.6, False)):  # a long validation
-        gpu.now_ns += int(share * kernels.STANDSTILL_S * 1e9)
+        gpu.now_ns += int(share * kernels.PAUSE_S * 1e9)
         job.take()
         assert gpu.tracing == goes_on
     starts = gpu.starts
     for _ in range(20):
-        gpu.now_ns += int(kernels.STANDSTILL_S * 1e9)
+        gpu.now_ns += int(kernels.PAUSE_S * 1e9)
         job.take()
     assert gpu.starts <= starts + 1  # and no other begins before the job steps on
     assert not gpu.tracing
