@@ -34,7 +34,7 @@ class Progress:
         self._seen: object = None
         self._moved_s = self._looked_s = 0.0
 
-    def stands(self, seen: object, limit_s: float, now_s: float) -> bool:
+    def is_stuck(self, seen: object, limit_s: float, now_s: float) -> bool:
         """Return True if ``seen``, which changes while the job moves, has not changed for ``limit_s``."""
         if seen != self._seen or now_s - self._looked_s > LATE_S:
             self._seen, self._moved_s = seen, now_s
@@ -56,18 +56,18 @@ class HangWatch:
         self._began_s, self._began_ns = monotonic(), now_ns()
         self._progress = Progress()
         self._due_s = 0.0
-        self._stands = False
+        self._stuck = False
         self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
 
     def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> RankStalled | None:
         """Report where the script is if its first step is overdue, as it prepares data or waits for another
         rank, and whether it moves; None: nothing new. ``seen``: changes while the job moves.
         """
-        stands = self._progress.stands((seen, position_of(thread)), HUNG_AFTER_S, now_s)
+        stuck = self._progress.is_stuck((seen, position_of(thread)), HUNG_AFTER_S, now_s)
         if now_s - self._began_s <= HUNG_AFTER_S or now_s < self._due_s:
             return None
-        self._due_s, self._stands = now_s + LOOK_S, True
-        return RankStalled(rank, stands, (), stack_of(thread, self._folder), self._began_ns)
+        self._due_s, self._stuck = now_s + LOOK_S, True
+        return RankStalled(rank, stuck, (), stack_of(thread, self._folder), self._began_ns)
 
     def between_steps(
         self,
@@ -82,22 +82,22 @@ class HangWatch:
         above. ``last_calls()``: by group.
         """
         limit_s = max(HUNG_AFTER_S, HUNG_AFTER_STEPS * median(recent_ns) / 1e9)
-        if not self._progress.stands(seen, limit_s, now_s):
-            stood, self._stands = self._stands, False
-            return RankStalled(rank, hung=False) if stood else None
-        if self._stands and now_s < self._due_s:
+        if not self._progress.is_stuck(seen, limit_s, now_s):
+            was_stuck, self._stuck = self._stuck, False
+            return RankStalled(rank, hung=False) if was_stuck else None
+        if self._stuck and now_s < self._due_s:
             return None
-        if not self._stands:
+        if not self._stuck:
             self._calls = last_calls()
             issued_ns = max((call.at_ns for last in self._calls.values() for call in last), default=0)
             if time_ns() - issued_ns < HUNG_AFTER_S * 1e9:
                 self._progress.moved(now_s)  # a collective that no hook has counted
                 return None
         stack = stack_of(thread, self._folder)
-        if not self._stands:
+        if not self._stuck:
             where = " < ".join(stack) or "no line of the script"
-            self._notice("info", f"comes no further; Python stands at {where}")
-        self._due_s, self._stands = now_s + LOOK_S, True
+            self._notice("info", f"comes no further; Python is at {where}")
+        self._due_s, self._stuck = now_s + LOOK_S, True
         return RankStalled(rank, True, groups_of(self._calls), stack)
 
 

@@ -25,7 +25,7 @@ from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import READER_MAY_COMMAND
 from overlaptop.wire.joining import Grant, Join, Ping, Pong, TurnedAway
 from overlaptop.wire.messages import Found, HubStatus, Welcome
-from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from overlaptop.wire.schema import Message
 
 MAX_DASHBOARDS = 64
@@ -51,7 +51,7 @@ class DashboardClient:
     """One dashboard and its queue."""
 
     def __init__(self, bad_frames: int, same_protocol: bool) -> None:
-        self.lease_until_s = 0.0
+        self.expires_s = 0.0
         self.detail_ranks: frozenset[int] = frozenset()
         self.bursts = 0
         self.same_protocol = same_protocol
@@ -269,9 +269,9 @@ class DashboardServer:
         return full
 
     def expire(self, now_s: float) -> None:
-        """Forget the dashboards and hubs that have been silent for LEASE_S. Greet the root."""
+        """Forget the dashboards and hubs that have been silent for READER_TIMEOUT_S. Greet the root."""
         for address, dashboard in list(self._dashboards.items()):
-            if now_s > dashboard.lease_until_s:
+            if now_s > dashboard.expires_s:
                 del self._dashboards[address]
         if self._link is not None:
             if self._link.has_broken():
@@ -327,7 +327,7 @@ class DashboardServer:
                 gathered = [Frame(self._gathered, KEPT)] if self._gathered else []
                 dashboard.queue.begin([Frame(self._welcome, KEPT), *gathered, *self._replay()])
             self._set_status(dashboard)  # at once: it also marks the end of the history
-        dashboard.lease_until_s = now_s + LEASE_S
+        dashboard.expires_s = now_s + READER_TIMEOUT_S
         if dashboard.same_protocol:
             wanted = frozenset(join.detail_ranks)
             for rank in sorted(wanted - dashboard.detail_ranks):

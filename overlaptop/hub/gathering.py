@@ -26,7 +26,7 @@ from overlaptop.wire.gathering import (
     GatheredHubs,
     HubHello,
 )
-from overlaptop.wire.protocol import LEASE_S
+from overlaptop.wire.protocol import READER_TIMEOUT_S
 
 _HIGH_WATER = 64
 _MAX_RECEIVED_AT_ONCE = 256
@@ -76,7 +76,7 @@ class GatherRoot:
             self._router.setsockopt(option, value)
         self._router.setsockopt(zmq.CURVE_SECRETKEY, secret)
         self._hubs: dict[bytes, tuple[str, float]] = {}
-        """Host, and end of the lease, by node."""
+        """Host, and time when it expires, by node."""
         try:
             self._router.bind(_endpoint(self.address, str(port or "*")))
         except zmq.ZMQError as error:
@@ -115,7 +115,7 @@ class GatherRoot:
                 with suppress(WireError):
                     hello = decode(parts[1])
                     if isinstance(hello, HubHello) and (node in self._hubs or len(self._hubs) < MAX_HUBS):
-                        self._hubs[node] = hello.host, now_s + LEASE_S
+                        self._hubs[node] = hello.host, now_s + READER_TIMEOUT_S
 
     def send(self, node: bytes, reader: bytes, payload: bytes) -> None:
         """Pass a reader's frame on. It is lost if the hub is not connected: readers repeat themselves."""
@@ -123,7 +123,7 @@ class GatherRoot:
             self._router.send_multipart([node, reader, payload], zmq.NOBLOCK)
 
     def expire(self, now_s: float) -> None:
-        """Forget the hubs that have been silent for LEASE_S."""
+        """Forget the hubs that have been silent for READER_TIMEOUT_S."""
         self._hubs = {node: hub for node, hub in self._hubs.items() if hub[1] >= now_s}
 
     def close(self) -> None:

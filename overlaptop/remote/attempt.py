@@ -37,9 +37,9 @@ class ConnectionAttempt:
         now_s: float,
         *,
         deliver: Callable[[RelayBytes | RelayClosed], None],
-        echo: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """``deliver``: called with the relay's data from a hub. ``echo``: called with the process's
+        """``deliver``: called with the relay's data from a hub. ``on_stderr``: called with the process's
         standard error until the host is reached.
         """
         self.process = process
@@ -51,7 +51,7 @@ class ConnectionAttempt:
         """The relay's newest list of jobs. None if there is no relay yet."""
         self._target = target
         self._deliver = deliver
-        self._echo = echo
+        self._on_stderr = on_stderr
         self._stream = RelayStream()
         self._received_s = now_s
         self._fault: Failure | None = None
@@ -81,8 +81,8 @@ class ConnectionAttempt:
     def receive(self, now_s: float) -> bool:
         """Read the available output, within bounds. Returns whether there was any."""
         errors = self.process.read_errors()
-        if errors and self._echo is not None and not self.reached:
-            self._echo(errors)
+        if errors and self._on_stderr is not None and not self.reached:
+            self._on_stderr(errors)
         if not self.readable:
             return False
         data = self.process.read(_READ_BYTES)

@@ -148,11 +148,11 @@ class Connection:
         """
         return self._attempt is not None and self._attempt.send(message)
 
-    def start(self, *, interactive: bool = False, echo: Callable[[bytes], None] | None = None) -> None:
+    def start(self, *, interactive: bool = False, on_stderr: Callable[[bytes], None] | None = None) -> None:
         """Start an attempt now, unless one is under way.
 
-        ``interactive``: it may ask the user on the terminal. ``echo``: called with its standard error until
-        the host is reached.
+        ``interactive``: it may ask the user on the terminal. ``on_stderr``: called with its standard error
+        until the host is reached.
         """
         if self._attempt is not None or self._closed:
             return
@@ -164,7 +164,7 @@ class Connection:
             self._lose(failures.of_start(argv[0], error), now_s)
             return
         self._attempt = ConnectionAttempt(
-            self.target, process, now_s, deliver=self.tunnel.receive, echo=echo
+            self.target, process, now_s, deliver=self.tunnel.receive, on_stderr=on_stderr
         )
         self.state, self.needs_terminal = ConnectionState.CONNECTING, False
         self._meter, self._open_due_s = (now_s, 0), now_s

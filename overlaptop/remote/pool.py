@@ -66,7 +66,7 @@ class ConnectionPool:
             if interactive and _has_terminal():
                 for host in [each for each in self.hosts if each.needs_terminal]:
                     self._report(f"{host.name}: once more, with your help")
-                    host.start(interactive=True, echo=_echo)
+                    host.start(interactive=True, on_stderr=_show)
                     self._settle((host,), float("inf"))
         except BaseException:
             self.close()
@@ -139,7 +139,7 @@ def _describe(host: RemoteHost) -> str:
     return failures.one_line(f"{name}: connected (overlaptop {jobs.version} on {jobs.host})")
 
 
-def _echo(data: bytes) -> None:
+def _show(data: bytes) -> None:
     """Show the user ssh's own output while it asks."""
     sys.stderr.buffer.write(data)
     sys.stderr.flush()

@@ -159,7 +159,7 @@ def _lines(hang: Hang | None) -> str:
     """Return where the script is stuck: one line, or several with their ranks."""
     lines = hang.lines if hang is not None else ()
     if len(lines) == 1:
-        return f"; the script stands at {lines[0][1]}"
+        return f"; the script is at {lines[0][1]}"
     named = "".join(f"; {_ranks(ranks)} at {line}" for ranks, line in lines[:MOST_LINES])
     more = len(lines) - MOST_LINES
     return f"{named}; {plural(more, 'other line')}" if more > 0 else named

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from overlaptop.timeline.arrivals import Collective
 
-ECHO_SHARE = 0.5
+PASSED_ON_SHARE = 0.5
 """Minimum share of the time the others waited for the late rank that it was itself waiting."""
 
 
@@ -86,7 +86,7 @@ def _longest(
     members: Sequence[_Members],
 ) -> _Wait | None:
     """Return the collective with other ranks where a rank waited longest during this time, or None."""
-    best, most_ns = None, ECHO_SHARE * (until_ns - since_ns)
+    best, most_ns = None, PASSED_ON_SHARE * (until_ns - since_ns)
     for at in range(bisect_left(waits, (until_ns,)) - 1, -1, -1):
         wait = waits[at]
         if wait.start_ns + longest_ns <= since_ns:

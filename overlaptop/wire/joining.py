@@ -11,7 +11,7 @@ from overlaptop.wire.schema import Message
 class Join(Message, frozen=True, tag=7):
     """Dashboard -> hub, once a second: the ranks whose timelines this dashboard shows.
 
-    The hub forgets a dashboard that has been silent for LEASE_S.
+    The hub forgets a dashboard that has been silent for READER_TIMEOUT_S.
     """
 
     protocol: Count

@@ -21,12 +21,12 @@ from tests.agent.test_stacks import of_file
 def test_process_that_was_stopped_is_not_hung():
     progress = hang_watch.Progress()
     looks = [tenth / 10 for tenth in range(90)]
-    assert not any(progress.stands(1, 10, now_s) for now_s in looks)
-    assert not progress.stands(1, 10, 60.0)  # nobody looked for 51 s
-    assert not progress.stands(1, 10, 61.0)
-    later = [progress.stands(1, 10, 61.0 + second) for second in range(1, 12)]
+    assert not any(progress.is_stuck(1, 10, now_s) for now_s in looks)
+    assert not progress.is_stuck(1, 10, 60.0)  # nobody looked for 51 s
+    assert not progress.is_stuck(1, 10, 61.0)
+    later = [progress.is_stuck(1, 10, 61.0 + second) for second in range(1, 12)]
     assert later == [False] * 9 + [True] * 2
-    assert not progress.stands(2, 10, 72.1)
+    assert not progress.is_stuck(2, 10, 72.1)
 
 
 def test_to_look_where_a_rank_stands_imports_nothing():

@@ -207,7 +207,7 @@ def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
     job.clock.pass_s(23)
     found = trouble_of(job.fleet.snapshot())
     assert found.kind is Kind.NO_STEP
-    assert troubles.in_full(found).endswith("; the script stands at train.py:90 evaluate")
+    assert troubles.in_full(found).endswith("; the script is at train.py:90 evaluate")
 
 
 @pytest.mark.parametrize(

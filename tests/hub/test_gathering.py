@@ -22,7 +22,7 @@ from overlaptop.wire.commands import CAPTURE, Command
 from overlaptop.wire.gathering import Gather, Gathered, HubHello
 from overlaptop.wire.joining import Join
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
-from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.hubs import KEY, Hubs, Rank, Receiver
 from tests.processes import eventually, runs
 
@@ -286,4 +286,4 @@ def test_a_hub_that_ends_says_goodbye(gathered, read):
     here.poll()
     seconds = len(here.of(HubStatus))
     here.until(lambda: not here.nodes)
-    assert len(here.of(HubStatus)) - seconds < LEASE_S - 1
+    assert len(here.of(HubStatus)) - seconds < READER_TIMEOUT_S - 1

@@ -18,7 +18,7 @@ from overlaptop.wire.codec import MAX_FRAME_BYTES, decode, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.joining import Grant, Join, TurnedAway, Watch
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
-from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 from tests.processes import eventually
 
@@ -127,8 +127,8 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     os.kill(record.hub_pid, signal.SIGSTOP)
     rank.send(*map(rank.step, range(1, 500)))
     assert viewer.hub.send(SETTING)
-    # Longer than a lease: to the hub it looks as if its dashboards and its ranks had been silent.
-    time.sleep(LEASE_S + 0.2)
+    # Longer than this timeout: to the hub it looks as if its dashboards and its ranks had been silent.
+    time.sleep(READER_TIMEOUT_S + 0.2)
     os.kill(record.hub_pid, signal.SIGCONT)
     viewer.receive(StepTotals, lambda totals: totals.step == 499)
     assert [totals.step for totals in viewer.of(StepTotals)] == list(range(500))

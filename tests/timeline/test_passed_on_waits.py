@@ -69,7 +69,7 @@ def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
     assert passed_on_waits(computes) == {}
 
 
-def test_waits_in_one_group_or_not_split_are_no_echo_and_a_circle_ends():
+def test_waits_in_one_group_or_not_attributed_are_not_passed_on():
     same = [made("dp", {0: (40, 50), 1: (10, 50)}), made("dp", {1: (51, 60), 2: (12, 60)})]
     other = made("tp", {3: (10, 20), 4: (10, 20)})
     assert passed_on_waits(same) == passed_on_waits([*same, other]) == {}
