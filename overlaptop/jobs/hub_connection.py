@@ -18,9 +18,9 @@ _LOOK_FOR_HUB_S = 0.5
 class HubConnection(Protocol):
     """Messages from one job's hub. Not thread-safe.
 
-    Welcome is the first message, or TurnedAway while there is no room. Welcome comes again after a lost
-    connection, or if the hub forgot a suspended dashboard. The history then comes again, too: skip known
-    steps and notices.
+    Welcome is the first message, or TurnedAway if the hub has enough dashboards. Welcome comes again after
+    a lost connection, or if the hub forgot a suspended dashboard. The history then comes again, too: skip
+    known steps and notices.
     """
 
     @property

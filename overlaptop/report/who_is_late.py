@@ -73,7 +73,7 @@ class FirstLine(NamedTuple):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The sentence, then shorter ones for less room. Figures go before the cause and its line."""
+        """The sentence, then shorter ones. Figures go before the cause and its line."""
         full = self.because
         forms = [full.words, full.brief, full.brief.replace(OF_COLLECTIVES, "")]
         if self.blames:

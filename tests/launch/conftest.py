@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures of this folder."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class CollectiveTable(RowList[Row]):
         detail: list[StyledLine] = []
         if height >= 4 + _DETAIL_LINES:
             detail = _describe(rows[self.at(rows)], self.grouping, self.state.snapshot.ranks, width)
-        room = height - 2 - (1 + len(detail) if detail else 0)
+        space = height - 2 - (1 + len(detail) if detail else 0)
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
         words = {
             "op": [_name(row, self.grouping) for row in rows],
@@ -124,7 +124,7 @@ class CollectiveTable(RowList[Row]):
             return table.row([cells[each.title] for each in columns], cursor=selected)
 
         lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
-        lines += self.listed(rows, room, drawn)
+        lines += self.listed(rows, space, drawn)
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
 

@@ -134,8 +134,8 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
         _leave_out(right if any(item.priority == worst for item in right) else left, worst)
     if not end:
         return elided(start, width)
-    room = max(0, width - line_width(end))
-    return crop((*pad(elided(start, max(0, room - 1)), room), *end), width)
+    space = max(0, width - line_width(end))
+    return crop((*pad(elided(start, max(0, space - 1)), space), *end), width)
 
 
 def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[StyledLine]:
@@ -164,16 +164,16 @@ def paragraph(
     text: str, width: int, style: TextStyle = DIM, *, indent: int = 1, rows: int = 8
 ) -> list[StyledLine]:
     """Return words as a paragraph of at most ``rows`` lines; if cut, the last one ends in ``…``."""
-    room = max(1, width - indent - 1)
+    space = max(1, width - indent - 1)
     lines: list[str] = []
     for word in text.split():
-        if lines and _width(lines[-1]) + 1 + _width(word) <= room:
+        if lines and _width(lines[-1]) + 1 + _width(word) <= space:
             lines[-1] += f" {word}"
         else:
-            lines += chop_cells(word, room)  # such as a path longer than a line
+            lines += chop_cells(word, space)  # such as a path longer than a line
     if len(lines) > rows:
         lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
-    return [(Segment(" " * indent, style), *elided((Segment(line, style),), room)) for line in lines]
+    return [(Segment(" " * indent, style), *elided((Segment(line, style),), space)) for line in lines]
 
 
 def hanging(head: StyledLine, text: str, width: int, style: TextStyle = TEXT) -> list[StyledLine]:
@@ -189,8 +189,8 @@ def titled(title: str, *more: Segment) -> StyledLine:
 
 def folded(text: str, width: int, style: TextStyle) -> list[StyledLine]:
     """Return a path or a line of code over all lines needed, since it is there to be copied."""
-    room = max(10, width - 2)
-    return [(Segment(" "), Segment(text[at : at + room], style)) for at in range(0, len(text), room)]
+    space = max(10, width - 2)
+    return [(Segment(" "), Segment(text[at : at + space], style)) for at in range(0, len(text), space)]
 
 
 def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:

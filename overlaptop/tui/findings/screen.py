@@ -67,14 +67,14 @@ class FindingsView(RowList[Finding]):
         about = self._title(f"  {len(found)}")
         about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
         detail = self._in_full(found[self.at(found)], width)
-        room = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
+        space = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
         table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})
 
         def row(each: Finding, selected: bool) -> StyledLine:
             cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(each.title),))
             return table.row(cells, cursor=selected)
 
-        return [fit(about, [], width), table.header(), *self.listed(found, room, row), (), *detail]
+        return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
 
     def _title(self, number: str) -> list[Item]:
         """Return the title; findings are not about a past step."""

@@ -82,11 +82,11 @@ class GpuTable(JobView):
         rows = _rows(machine)
         table = Table(columns, width, {"rank": [_ranks_text(each) for each in rows]})
         chosen = [at for at, each in enumerate(rows) if selected in _ranks_of(each)]
-        room = max(0, height - 2)
-        self._first = scrolled(self._first, chosen[0] if chosen else 0, len(rows), room)
-        more = len(rows) - self._first - room
+        space = max(0, height - 2)
+        self._first = scrolled(self._first, chosen[0] if chosen else 0, len(rows), space)
+        more = len(rows) - self._first - space
         lines = [_title(machine, known, more, width), table.header()]
-        for each in rows[self._first : self._first + room]:
+        for each in rows[self._first : self._first + space]:
             cells = self._gpu(each, selected, nvlink) if isinstance(each, Gpu) else _without_gpu(each)
             line = table.row(
                 [cells.get(column.title, ()) for column in columns], cursor=selected in _ranks_of(each)

@@ -47,14 +47,14 @@ def last_minute(view: RankView, link: str, width: int, rows: int) -> list[Styled
     name, style, there, known = _LINKS[link]
     if not there(view):
         return []
-    room, peak = max(1, width - _LABEL - 1), known(view).peak_bytes_per_s
+    space, peak = max(1, width - _LABEL - 1), known(view).peak_bytes_per_s
     drawn = {
-        direction: columns(view.samples, room, attrgetter(f"{link}_{direction}_bytes_per_s"))
+        direction: columns(view.samples, space, attrgetter(f"{link}_{direction}_bytes_per_s"))
         for direction in ("rx", "tx")
     }
     top = peak or max((value or 0 for values in drawn.values() for value in values), default=0)
     scale = f"0 to {rate(round(top))}, {'the peak' if peak else 'the highest seen: the peak is unknown'}"
-    lines = [titled(f"{name}, one minute", dim(f"{scale}; a column is {column_s(room)} s"))]
+    lines = [titled(f"{name}, one minute", dim(f"{scale}; a column is {column_s(space)} s"))]
     for direction, values in drawn.items():
         for at, line in enumerate(chart(values, top, rows, style=style)):
             lines.append((dim(f"   {'' if at else direction:<4}"), *line))

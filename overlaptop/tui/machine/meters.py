@@ -167,9 +167,9 @@ class _Meters:
 
     def __init__(self, width: int, *, textured: bool) -> None:
         self.textured = textured
-        room = width - 3 - _LABEL - 3 - _PERCENT - _FIGURES - 1
+        space = width - 3 - _LABEL - 3 - _PERCENT - _FIGURES - 1
         # In a narrow space the figures matter more.
-        self.gauge = min(_GAUGE_MOST, room) if room >= _GAUGE_LEAST else 0
+        self.gauge = min(_GAUGE_MOST, space) if space >= _GAUGE_LEAST else 0
 
     def rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:
         if known.bytes_per_s is None:

@@ -134,7 +134,7 @@ class Column:
     """Its share of the remaining width."""
     max_width: int = 1000
     right: bool = True
-    floor: int = 0
+    least_width: int = 0
     """Least width before columns of priority 1 are left out; 0: its ``min_width``."""
     knows: Callable[[RankView], bool] = lambda _view: True
     """Whether it has a value for a rank. A column without any value is left out."""
@@ -233,8 +233,8 @@ def _bar_header(scales: Scales, width: int) -> StyledLine:
     if not scales.bar_ns:
         return (dim("step"),)
     said = _MEAN if scales.means and width >= _BAR_LEAST else ""
-    room = width - len(said)
-    return (*ruler(0, scales.bar_ns * room / width, room, scales.unit, line=True), dim(said))
+    space = width - len(said)
+    return (*ruler(0, scales.bar_ns * space / width, space, scales.unit, line=True), dim(said))
 
 
 def rate_cell(known: Rate) -> StyledLine:
@@ -268,7 +268,7 @@ def numa_cell(view: RankView) -> StyledLine:
 # Headers have a spare cell for the mark of the sort column.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
-    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, floor=6),
+    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, least_width=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
@@ -302,14 +302,14 @@ def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     kept = list(columns)
     while _least(kept) > width and (worst := max(c.priority for c in kept)) > 1:
         kept.remove(next(c for c in reversed(kept) if c.priority == worst))
-    while _least(kept, floor=True) > width and any(c.priority for c in kept):
+    while _least(kept, shrunk=True) > width and any(c.priority for c in kept):
         kept.remove(next(c for c in reversed(kept) if c.priority))
     spare = width - _least(kept)
     widths = {column.key: column.min_width for column in kept}
     if spare < 0:
         for column in kept:
-            if column.floor:
-                widths[column.key] = max(column.floor, column.min_width + spare)
+            if column.least_width:
+                widths[column.key] = max(column.least_width, column.min_width + spare)
     for column in sorted((c for c in kept if c.grow and spare > 0), key=lambda c: c.max_width):
         shares = sum(c.grow for c in kept if c.grow and c.max_width >= column.max_width)
         more = min(spare * column.grow // shares, column.max_width - column.min_width)
@@ -318,6 +318,8 @@ def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     return [(column, widths[column.key]) for column in kept]
 
 
-def _least(columns: Sequence[Column], *, floor: bool = False) -> int:
-    sizes = (column.floor if floor and column.floor else column.min_width for column in columns)
+def _least(columns: Sequence[Column], *, shrunk: bool = False) -> int:
+    sizes = (
+        column.least_width if shrunk and column.least_width else column.min_width for column in columns
+    )
     return sum(sizes) + GAP * (len(columns) - 1)

@@ -53,9 +53,9 @@ class FirstLineView(JobView):
         if self._line != line:
             self._form = self._right = 0
         self._right, before = max(right, self._right), self._form
-        room = width - 4 - self._right
+        space = width - 4 - self._right
         spare = [SPARE if at < before else 0 for at in range(len(forms))]
-        fits = (at for at, each in enumerate(forms) if len(each) + spare[at] <= room)
+        fits = (at for at, each in enumerate(forms) if len(each) + spare[at] <= space)
         self._form, self._line = next(fits, len(forms) - 1), line
         return forms[self._form]
 

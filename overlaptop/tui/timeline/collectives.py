@@ -62,13 +62,13 @@ class Collectives(JobView):
             return [(dim("  no collective in this step"),)]
         unit = Unit.for_scale(lanes.detail.step_ns)
         selected = self.state.collective
-        room = height - 1
+        space = height - 1
         # The last line counts hidden ones, if there is space for more than that line.
-        shown = room - 1 if 1 < room < len(collectives) else room
+        shown = space - 1 if 1 < space < len(collectives) else space
         at = min(selected, len(collectives) - 1) if selected is not None else self._first
-        self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))
-        if self._first + room >= len(collectives):
-            shown = room
+        self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - space))
+        if self._first + space >= len(collectives):
+            shown = space
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         columns = (
             _SPLIT_COLUMNS if any(each and not each.not_attributed for each in lanes.matched) else _COLUMNS

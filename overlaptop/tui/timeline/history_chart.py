@@ -41,12 +41,12 @@ class HistoryChart(JobView):
         if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
         typical_ns = history.typical_step_ns([selected])
-        a_column, room = self._steps_a_column(typical_ns), width - _LABEL - 1
-        times = history.columns(selected.history, room, a_column, attrgetter("step_ns"))
+        a_column, space = self._steps_a_column(typical_ns), width - _LABEL - 1
+        times = history.columns(selected.history, space, a_column, attrgetter("step_ns"))
         top_ns = history.scale_top_ns(times)
         has_axis = height >= _AXIS_FROM
         unit, rows = Unit.for_scale(top_ns), max(1, (height - 2 - has_axis) // 2)
-        overlaps = history.columns(selected.history, room, a_column, attrgetter("overlap"), fmean)
+        overlaps = history.columns(selected.history, space, a_column, attrgetter("overlap"), fmean)
         spread = sorted(step.step_ns for step in selected.history if not step.disturbed)
         figures = []
         if n := len(spread):
@@ -63,30 +63,30 @@ class HistoryChart(JobView):
             charted = zip(labels, lines, strict=True)
             return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
 
-        marked = history.column_of(selected.history, room, a_column, self.state.marked_step)
+        marked = history.column_of(selected.history, space, a_column, self.state.marked_step)
         slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
         gaps = [ns is not None and share is None for ns, share in zip(times, overlaps, strict=True)]
         mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked, gaps=gaps)
         return [
             *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
             *scaled("overlap", [each("mean"), *["· not measured"] * any(gaps)], mean, "100 %"),
-            *([_axis(selected.history, room, a_column)] if has_axis else []),
+            *([_axis(selected.history, space, a_column)] if has_axis else []),
         ]
 
     async def on_click(self, event: events.Click) -> None:
         selected = self.state.selected
         if selected is not None and event.x >= _LABEL:
             a_column = self._steps_a_column(history.typical_step_ns([selected]))
-            room = self.size.width - _LABEL - 1
-            step = history.slowest_in(selected.history, room, a_column, event.x - _LABEL)
+            space = self.size.width - _LABEL - 1
+            step = history.slowest_in(selected.history, space, a_column, event.x - _LABEL)
             if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")
 
 
-def _axis(steps: Sequence[StepTotals], room: int, a_column: int) -> StyledLine:
+def _axis(steps: Sequence[StepTotals], space: int, a_column: int) -> StyledLine:
     """Return the age of columns, relative to the newest step: ``╷-40 s ───╷-20 s ───╷``."""
-    drawn = list("─" * (room - 1) + "╷")
-    for at, age_ns in history.column_ages(steps, room, a_column, _TICK_COLUMNS):
+    drawn = list("─" * (space - 1) + "╷")
+    for at, age_ns in history.column_ages(steps, space, a_column, _TICK_COLUMNS):
         label = f"╷-{age(age_ns / 1e9) if age_ns >= _WHOLE_SECONDS_NS else duration(age_ns)} "
         drawn[at : at + len(label)] = label
     return (dim(" " * _LABEL + "".join(drawn)),)

@@ -145,13 +145,13 @@ class LaneRows:
                 cells[left : left + size] = [Cell(glyph, TextStyle("accent", bold=True)) for glyph in words]
                 free = max(free, left + size + 1)
                 continue
-            room = max(right, self._next_start(index)) - left - 1
+            space = max(right, self._next_start(index)) - left - 1
             if left < marked:
-                room = min(room, marked - left)
+                space = min(space, marked - left)
             name = f"│{op_name(collective)}"
             # Whole words only: a cut figure is a wrong figure.
             labels = (f"{name} {byte_count(collective.bytes)}", name)
-            words = next((words for words in labels if len(words) <= room), "│")
+            words = next((words for words in labels if len(words) <= space), "│")
             if left >= free and left + len(words) <= self.width:
                 cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
                 free = left + len(words)

@@ -31,8 +31,8 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
         if node.residual_ns is not None:
             right.append(Item((dim(f"clock {known_within(node.residual_ns)}"),), 1))
         right.append(Item((dim(f"{carries(node):>10}"),), 2))
-    room = width - line_width(left) - 3
-    facts = fit(right, [], room) if right and line_width(right[0].line) <= room else ()
+    space = width - line_width(left) - 3
+    facts = fit(right, [], space) if right and line_width(right[0].line) <= space else ()
     return _ruled(left, facts, width)
 
 
@@ -55,8 +55,8 @@ def host_status(node: NodeView, now_ns: int) -> StyledLine:
 
 
 def _ruled(left: StyledLine, right: StyledLine, width: int) -> StyledLine:
-    room = width - line_width(left) - line_width(right) - (2 if right else 1)
-    if room <= 0:
+    space = width - line_width(left) - line_width(right) - (2 if right else 1)
+    if space <= 0:
         return elided((*left, *right), width)
-    rule = Segment(" " + "─" * room + (" " if right else ""), FAINT)
+    rule = Segment(" " + "─" * space + (" " if right else ""), FAINT)
     return (*left, rule, *right)

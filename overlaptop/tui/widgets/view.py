@@ -77,14 +77,14 @@ class RowList(JobView, Generic[Row]):
             self.redraw()
 
     def listed(
-        self, rows: Sequence[Row], room: int, draw: Callable[[Row, bool], StyledLine]
+        self, rows: Sequence[Row], space: int, draw: Callable[[Row, bool], StyledLine]
     ) -> list[StyledLine]:
-        """Return the rows around the cursor and how many are below, in 1 to ``room`` lines.
+        """Return the rows around the cursor and how many are below, in 1 to ``space`` lines.
 
         ``draw``: a row, and whether the cursor is on it.
         """
-        at, room = self.at(rows), max(1, room)
-        shown = room - 1 if 1 < room < len(rows) else room
+        at, space = self.at(rows), max(1, space)
+        shown = space - 1 if 1 < space < len(rows) else space
         self._first = scrolled(self._first, at, len(rows), shown)
         lines = [
             draw(row, index == at)

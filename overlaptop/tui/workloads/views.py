@@ -182,10 +182,10 @@ class JobOutput(Page):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         title, lines = self._title(width), len(self.lines(width))
-        room = max(0, height - len(title))
-        self._back = max(0, min(self._back, lines - room))
-        self.first = lines - room - self._back
-        shown = super().draw(width, room)
+        space = max(0, height - len(title))
+        self._back = max(0, min(self._back, lines - space))
+        self.first = lines - space - self._back
+        shown = super().draw(width, space)
         if len(shown) < lines:
             place = dim(f"  lines {self.first + 1}–{self.first + len(shown)} of {lines}")
             title = [*title[:-1], elided((*title[-1], place), width)]
@@ -200,9 +200,9 @@ class JobOutput(Page):
         style = TextStyle("error") if self.dashboard.launch.status.failed else TEXT
         written = launcher.output() if launcher is not None else ()
         texts = (printable(line.expandtabs(4))[:LONGEST_LINE] for line in written)
-        room = max(16, width - 4)
+        space = max(16, width - 4)
         parts = (
-            part for text in texts for part in textwrap.wrap(text, room, drop_whitespace=False) or [""]
+            part for text in texts for part in textwrap.wrap(text, space, drop_whitespace=False) or [""]
         )
         return [crop((Segment(f"   {part}", style),), width) for part in parts]
 

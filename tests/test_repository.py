@@ -150,14 +150,14 @@ def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> N
     assert _in_circles(graph, graph.modules) == []
 
 
-@pytest.mark.parametrize("room", ["overlaptop.agent", "overlaptop.tui"])
-def test_no_folders_of_a_room_import_each_other_in_a_circle(graph: grimp.ImportGraph, room: str) -> None:
+@pytest.mark.parametrize("package", ["overlaptop.agent", "overlaptop.tui"])
+def test_no_folders_of_a_package_import_each_other(graph: grimp.ImportGraph, package: str) -> None:
     """In the dashboard the modules beside the folders count as well."""
     graph = copy.deepcopy(graph)
-    folders = {child for child in graph.find_children(room) if graph.find_children(child)}
+    folders = {child for child in graph.find_children(package) if graph.find_children(child)}
     for folder in folders:
         graph.squash_module(folder)
-    looked_at = graph.find_children(room) if room == "overlaptop.tui" else folders
+    looked_at = graph.find_children(package) if package == "overlaptop.tui" else folders
     assert _in_circles(graph, looked_at) == []
 
 
