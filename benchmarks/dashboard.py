@@ -2,12 +2,13 @@
 
     python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
     python benchmarks/dashboard.py --line 30000:100
-    python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 16]
+    python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 128 [--gather]]
 
 Real hubs, and ranks that this plays; one step in four is measured, with a timeline if the rank is watched.
 First ``overlaptop`` runs on a terminal of its own, then ``overlaptop --json --detail``, whose records say
 how late they come. With ``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second)
-and latency (ms). With several hubs, each is a host of its own, reached by ``--via``.
+and latency (ms). With several hubs, each is a host of its own, reached by ``--via``; with
+``--gather`` all are reached through the first one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import pty
 import queue
+import secrets
 import select
 import signal
 import socket
@@ -35,9 +37,11 @@ from pathlib import Path
 from pairs import options_of, spread
 from torchrun import OVERLAPTOP, job_folder, running
 
+from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.gathering import Gather, Gathered
 from overlaptop.wire.joining import Watch
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
@@ -111,6 +115,14 @@ class Rank:
         self._socket.connect(os.fspath(path))
         self._socket.sendall(frame(encode(greeting(rank, ranks))))
 
+    def gather(self, host: str, port: int) -> Gathered:
+        """Have the hub bind (the first rank's) or connect; return its answer."""
+        self._socket.sendall(frame(encode(Gather(self.rank, self.rank == 0, host, port))))
+        while True:
+            for payload in self._reader.feed(self._socket.recv(1 << 16)):
+                if isinstance(answer := decode(payload), Gathered):
+                    return answer
+
     def send(self, step: int, start_ns: int, step_ns: int) -> None:
         """Send a step, and read whether the hub wants timelines."""
         made = messages(self.rank, step, start_ns, step_ns, detail=self.detail)
@@ -123,16 +135,23 @@ class Rank:
                     self.detail = wanted.detail
 
 
-def play(ranks: int, hubs: int, step_ns: int, ready: Path) -> None:
+def play(ranks: int, hubs: int, step_ns: int, ready: Path, *, gather: bool) -> None:
     """Start the hubs, write the time to ``ready`` once all ranks are connected, and send what they would,
     until this process ends.
     """
     lines = []
+    root = "127.0.0.1", 0
+    os.environ[VARIABLE] = secrets.token_hex(32)
     for hub, folder in enumerate(hub_folders(hubs)):
         os.environ["OVERLAPTOP_DIR"] = folder
         command, environment = hub_command(KEY, "train.py", ranks, os.getpid(), os.fspath(Path.cwd()))
         subprocess.run(command, env=environment, check=True)
-        lines += [Rank(each, ranks, ranks_socket(KEY)) for each in range(ranks)[hub::hubs]]
+        here = range(hub * ranks // hubs, (hub + 1) * ranks // hubs)
+        own = [Rank(each, ranks, ranks_socket(KEY)) for each in here]
+        lines += own
+        if gather:
+            answer = own[0].gather(*root)
+            root = answer.host, answer.port
     began_ns = time.time_ns()
     ready.write_text(str(began_ns))
     for step in count():
@@ -145,7 +164,7 @@ def play(ranks: int, hubs: int, step_ns: int, ready: Path) -> None:
 def hub_folders(hubs: int) -> list[str]:
     """Return the folder of each hub's job."""
     folder = os.environ["OVERLAPTOP_DIR"]
-    return [folder] if hubs == 1 else [f"{folder}-{hub}" for hub in range(hubs)]
+    return [folder, *(f"{folder}-{hub}" for hub in range(1, hubs))]
 
 
 def show(ages: Path, words: Sequence[str]) -> int:
@@ -257,11 +276,12 @@ def measure_screen(
         read_for(terminal, settle_s)
         ages.write_text("")
         before_s, from_s = cpu_s(pid), time.monotonic()
-        hubs_before_s = sum(map(cpu_s, hub_pids))
+        before_hubs_s = list(map(cpu_s, hub_pids))
         written_bytes = read_for(terminal, seconds)
         took_s = time.monotonic() - from_s
         print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
-        print(f"hubs           {(sum(map(cpu_s, hub_pids)) - hubs_before_s) / took_s:.1%} of one core")
+        hubs_s = [cpu_s(pid) - spent_s for pid, spent_s in zip(hub_pids, before_hubs_s, strict=True)]
+        print(f"hubs           {sum(hubs_s) / took_s:.1%} of one core, the first {hubs_s[0] / took_s:.1%}")
         print(f"memory         {peak_mib(pid):.0f} MiB at most")
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
         drawn = [line.split() for line in ages.read_text().splitlines()]
@@ -318,13 +338,14 @@ def main() -> None:
     parser.add_argument("--size", default="160x45")
     parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
     parser.add_argument("--hubs", type=int, default=1)
+    parser.add_argument("--gather", action="store_true")
     parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--show", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     step_ns = round(1e9 / options.steps_per_s)
     if options.play:
-        play(options.ranks, options.hubs, step_ns, options.play)
+        play(options.ranks, options.hubs, step_ns, options.play, gather=options.gather)
     if options.show:
         ages, *words = options.show
         raise SystemExit(show(Path(ages), words))
@@ -336,11 +357,11 @@ def main() -> None:
         this = [sys.executable, str(Path(__file__).resolve())]
         words = f"{' '.join(this)} --line {options.line} --through {counted}"
         where = ["--via", words, "--python", sys.executable] if options.line else []
-        if options.hubs > 1:
+        if options.hubs > 1 and not options.gather:
             vias = [["--via", f"env OVERLAPTOP_DIR={each}"] for each in hub_folders(options.hubs)]
             where = [*chain(*vias), "--python", sys.executable]
         rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
-        rate += ["--hubs", str(options.hubs)]
+        rate += ["--hubs", str(options.hubs), *["--gather"] * options.gather]
         ready = folder / "ready"
         with running([*this, "--play", str(ready), *rate]) as played:
             while not ready.exists():
