@@ -22,17 +22,7 @@ from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
 
-from .fakes import (
-    HOSTILE,
-    SIZES,
-    WIDE,
-    fills,
-    line_of,
-    opened,
-    running_job,
-    screen_lines,
-    shown,
-)
+from .fakes import HOSTILE, SIZES, WIDE, fills, line_of, opened, running_job, screen_lines, shown
 from .knobs import (
     ACCUMULATION,
     BUCKET,

@@ -5,12 +5,7 @@ from msgspec.structs import replace
 
 from overlaptop.report.knobs import code_line
 from overlaptop.text import with_unit
-from overlaptop.tui.model.knob_values import (
-    ValueRefusedError,
-    parsed,
-    smallest,
-    stepped,
-)
+from overlaptop.tui.model.knob_values import ValueRefusedError, parsed, smallest, stepped
 
 from .knobs import ACCUMULATION, BUCKET, with_value
 

@@ -15,18 +15,7 @@ from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNod
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import GB, SWITCHED, T0, S, info, step
 
-from .fakes import (
-    HOSTILE,
-    SIZES,
-    WIDE,
-    fills,
-    line_of,
-    opened,
-    running_job,
-    screen_of,
-    screen_text,
-    shown,
-)
+from .fakes import HOSTILE, SIZES, WIDE, fills, line_of, opened, running_job, screen_of, screen_text, shown
 from .machines import (
     cpu_only,
     device,

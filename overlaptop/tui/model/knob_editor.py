@@ -10,13 +10,7 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import short_name
 from overlaptop.text import count, with_unit
-from overlaptop.tui.model.knob_values import (
-    SCRIPT,
-    number,
-    parsed,
-    smallest,
-    stepped,
-)
+from overlaptop.tui.model.knob_values import SCRIPT, number, parsed, smallest, stepped
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob

@@ -26,15 +26,7 @@ from overlaptop.report.links import (
 from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import (
-    UNKNOWN,
-    Unit,
-    age,
-    clock,
-    percent,
-    rate,
-    whole_percent,
-)
+from overlaptop.text import UNKNOWN, Unit, age, clock, percent, rate, whole_percent
 from overlaptop.tui.draw.bars import ruler, sparkline, stacked_bar
 from overlaptop.tui.draw.segments import (
     BOLD,

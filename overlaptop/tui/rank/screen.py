@@ -13,16 +13,7 @@ from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_r
 from overlaptop.report.order import sees_gaps, stalls_apart
 from overlaptop.report.troubles import ending
 from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import (
-    age,
-    bounded,
-    byte_count,
-    count,
-    duration,
-    percent,
-    rate,
-    whole_percent,
-)
+from overlaptop.text import age, bounded, byte_count, count, duration, percent, rate, whole_percent
 from overlaptop.timeline.overlap import launch_bound
 from overlaptop.tui.draw.bars import stacked_bar
 from overlaptop.tui.draw.segments import (

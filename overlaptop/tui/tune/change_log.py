@@ -6,16 +6,7 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import short_name
 from overlaptop.text import clock, with_unit
-from overlaptop.tui.draw.segments import (
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    paragraph,
-)
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, paragraph
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.knob_editor import change_words, who_asked
 from overlaptop.tui.model.knob_values import SCRIPT

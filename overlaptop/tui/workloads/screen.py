@@ -8,12 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import (
-    LaunchError,
-    LaunchPhase,
-    LaunchPlan,
-    LaunchRequest,
-)
+from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import WORKLOADS_KEYS, bindings
