@@ -71,7 +71,7 @@ def compared(app: OverlaptopApp) -> bool:
 
 def tried(app: OverlaptopApp) -> bool:
     """Whether trials have come to their end."""
-    trials = app.dashboard.control.trials
+    trials = app.dashboard.trials.newest
     return trials is not None and trials.state.over
 
 

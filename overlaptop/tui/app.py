@@ -33,7 +33,7 @@ from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.captures import refusal
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_knob
-from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.model.knob_values import SCRIPT, ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.profiler_reference import read_reference
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -210,7 +210,7 @@ class OverlaptopApp(App[int]):
             return
         if prompt is not None and await prompt.press(event):
             return
-        if event.key == "escape" and prompt is None and self.dashboard.control.editor.cancel():
+        if event.key == "escape" and prompt is None and self.dashboard.knobs.cancel():
             self.show()
             return
         if not await self._check_bindings(event.key):
@@ -227,7 +227,7 @@ class OverlaptopApp(App[int]):
                 self.notify(READONLY, timeout=3)
         elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
             self._select_knob()
-            self.dashboard.control.editor.editable(self.dashboard.latest)  # the change line has the reason
+            self.dashboard.knobs.editable(self.dashboard.latest)  # the change line has the reason
             self.show()
         elif "hosts" in actions and self.dashboard.state.moving:
             self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
@@ -265,30 +265,33 @@ class OverlaptopApp(App[int]):
 
     def _step(self, direction: int) -> None:
         self._select_knob()
-        self.dashboard.control.step(self.dashboard.latest, direction)
+        self.dashboard.step_knob(direction)
         self.show()
 
     async def action_exact(self) -> None:
         self._select_knob()
         dashboard = self.dashboard
-        selected = dashboard.control.editor.editable(dashboard.latest)
+        selected = dashboard.knobs.editable(dashboard.latest)
         if selected is None or not isinstance(self.screen, DashboardScreen):
             self.show()  # why not
             return
         # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
-        knob, take = selected.knob, partial(dashboard.answer, dashboard.control.type)
+        knob, take = selected.knob, partial(dashboard.answer, dashboard.set_knob)
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
         answer = str(knob.value) if knob.value is not None else ""
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
         await self.screen.ask(LinePrompt(f"{short_name(knob.name)}: ", answer, hint, take))
 
     async def action_try_before(self) -> None:
-        if why := self.dashboard.control.try_value_before(self.dashboard.latest):
-            self.notify(why, markup=False)
-        elif not isinstance(self.screen, TrialsScreen):
-            await self._open(TrialsScreen)
+        try:
+            self.dashboard.trials.try_value_before(self.dashboard.latest)
+        except ValueRefusedError as fault:
+            self.notify(str(fault), markup=False)
+        else:
+            if not isinstance(self.screen, TrialsScreen):
+                await self._open(TrialsScreen)
         self.show()
 
     async def action_trials(self) -> None:
@@ -296,13 +299,13 @@ class OverlaptopApp(App[int]):
         if isinstance(self.screen, TrialsScreen):
             await self.screen.ask_for_values()
         else:
-            await self._open(TrialsScreen, asks="" if self.dashboard.control.trying else "values")
+            await self._open(TrialsScreen, asks="" if self.dashboard.trials.running else "values")
 
     async def action_slack(self) -> None:
         if isinstance(self.screen, TrialsScreen):
             await self.screen.ask_for_delays()
         else:
-            await self._open(TrialsScreen, asks="" if self.dashboard.control.trying else "delays")
+            await self._open(TrialsScreen, asks="" if self.dashboard.trials.running else "delays")
 
     async def action_capture(self) -> None:
         if why := refusal(self.dashboard.latest):
@@ -314,9 +317,9 @@ class OverlaptopApp(App[int]):
 
     async def action_quit(self) -> None:
         """Leave at once if that changes no job; else ask."""
-        ends = self.dashboard.ends_on_leaving()
-        if ends and isinstance(self.screen, DashboardScreen):
-            await self.screen.ask(Confirm(f"quit? {ends}", self.action_leave))
+        running = self.dashboard.running
+        if running and isinstance(self.screen, DashboardScreen):
+            await self.screen.ask(Confirm(f"quit? {running}, started here, ends", self.action_leave))
         else:
             await self.action_leave()
 

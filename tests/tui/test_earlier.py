@@ -1,16 +1,28 @@
-"""What is kept of the jobs that were watched before the present one."""
+"""The rows of watched jobs and knob settings, and the comparison with the row before."""
+
+import dataclasses
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.model.earlier import MAX_ROWS, JobsSeen
+from overlaptop.tui.model.earlier import (
+    COMPARED_EVERY_NS,
+    MAX_ROWS,
+    BeforeAfter,
+    EarlierJob,
+    JobFigures,
+    JobsSeen,
+)
+from overlaptop.tui.model.state import ViewState
+from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
-from .knobs import BUCKET, report, send_knobs, with_value
+from .fakes import opened, running_job, shown, text_of
+from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, report, send_knobs, with_value
 
 
 class Watched(FakeSession):
@@ -40,7 +52,7 @@ class Watched(FakeSession):
         self.seen.see(snapshot, record(key, **self.homes.get(key, {})))
 
 
-def test_a_job_that_is_left_keeps_its_figures_and_steps():
+def test_left_job_keeps_its_figures_and_steps():
     watched = Watched()
     assert (watched.seen.present, watched.seen.earlier, watched.seen.all) == (None, None, [])
     watched.job("first", comm=30, hidden=15)
@@ -56,18 +68,13 @@ def test_a_job_that_is_left_keeps_its_figures_and_steps():
     assert (earlier.figures.step_ns, earlier.figures.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
     assert [job.job for job in watched.seen.all] == ["first", "second"]
     assert watched.seen.present.figures.overlap == 1.0
-
-
-def test_coming_back_to_a_job_compares_it_with_the_other_one_and_lists_it_once():
-    watched = Watched()
-    for key in ("first", "second", "first"):
-        watched.job(key)
+    watched.job("first")
     assert watched.seen.earlier.job == "second"
     assert [job.job for job in watched.seen.all] == ["second", "first"]
 
 
 @pytest.mark.parametrize("elsewhere", [{"script": "other.py"}, {"cwd": "/other"}, {"host": "gpu-b"}])
-def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(elsewhere):
+def test_job_of_other_script_folder_or_host_is_not_compared(elsewhere):
     watched = Watched()
     watched.homes["second"] = elsewhere
     for key in ("first", "second"):
@@ -81,7 +88,7 @@ def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(el
     assert watched.seen.earlier.job == "first"
 
 
-def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
+def test_job_in_unknown_place_is_not_compared():
     seen = JobsSeen()
     for key in ("first", "second"):
         seen.see(FakeSession(welcome(job=key), info(0, job=key), step(0, 0)).tick())
@@ -89,7 +96,7 @@ def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
     assert seen.earlier is None
 
 
-def test_a_job_that_was_started_here_is_named_by_what_was_asked_for_and_how_it_ended():
+def test_job_started_here_has_its_request_and_end():
     watched = Watched()
     watched.job("first")
     watched.seen.describe("first", "ddp --layers 8")
@@ -99,7 +106,7 @@ def test_a_job_that_was_started_here_is_named_by_what_was_asked_for_and_how_it_e
     assert (watched.seen.earlier.label, watched.seen.earlier.how) == ("ddp --layers 8", "ended here")
 
 
-def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them():
+def test_job_that_ended_without_a_step_is_listed():
     watched = Watched()
     watched.job("first")
     watched.seen.describe_end("first", "ddp", "killed by SIGKILL")
@@ -111,7 +118,7 @@ def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them
     assert watched.seen.earlier is None
 
 
-def test_steps_that_a_command_disturbed_and_those_of_settings_before_count_in_no_figure():
+def test_figures_leave_out_disturbed_steps():
     watched = Watched()
     watched.job("first", steps=10, comm=30, hidden=0)
     for rank in (0, 1):
@@ -152,7 +159,7 @@ def rows(watched):
     return [(job.named, job.steps_done, job.how) for job in watched.seen.all]
 
 
-def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
+def test_change_of_a_knob_begins_a_row():
     watched = knobbed()
     fifty = change(watched, BUCKET, "50", 20, until=40)
     two = [
@@ -178,7 +185,7 @@ def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
     assert [job.figures.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
 
 
-def test_a_row_waits_for_the_ranks_that_are_behind():
+def test_row_waits_for_ranks_that_are_behind():
     watched = knobbed()
     setting = make_setting(BUCKET, 50)
     watched.say(setting)
@@ -192,7 +199,7 @@ def test_a_row_waits_for_the_ranks_that_are_behind():
     ]
 
 
-def test_a_job_that_was_changed_is_compared_by_its_last_settings():
+def test_changed_job_is_compared_by_its_last_settings():
     watched = knobbed()
     change(watched, BUCKET, "50", 20, until=40)
     watched.job("second")
@@ -205,7 +212,7 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
     assert [job.job for job in watched.seen.all].count("second") == 1
 
 
-def test_a_job_that_has_ended_keeps_the_values_that_it_had():
+def test_ended_job_keeps_its_values():
     watched = knobbed()
     watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
@@ -213,7 +220,7 @@ def test_a_job_that_has_ended_keeps_the_values_that_it_had():
     assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
 
 
-def test_figures_leave_out_steps_in_which_the_job_stood_still():
+def test_figures_leave_out_stalls():
     watched = Watched()
     watched.job("first", steps=5)
     usual_ns = watched.seen.present.figures.step_ns
@@ -222,7 +229,7 @@ def test_figures_leave_out_steps_in_which_the_job_stood_still():
     assert watched.seen.present.figures.step_ns == usual_ns
 
 
-def test_whether_figures_are_bounds_is_kept():
+def test_bounds_are_kept():
     watched = Watched()
     watched.say(welcome(job="first"), info(0, job="first"), info(1, job="first", exact=False))
     watched.steps(0, 1)
@@ -231,8 +238,73 @@ def test_whether_figures_are_bounds_is_kept():
     assert [job.exact for job in watched.seen.all] == [False, True]
 
 
-def test_what_is_kept_is_bounded():
+def test_kept_rows_are_bounded():
     watched = Watched()
     for number in range(MAX_ROWS + 5):
         watched.job(f"job{number}", steps=3, ranks=1)
     assert len(watched.seen.all) == MAX_ROWS + 1
+
+
+# Beside the row before
+
+
+def test_job_is_compared_with_the_one_before_at_intervals():
+    watched = Watched()
+    watched.homes["second"] = watched.homes["first"] = {"script": "train.py"}
+    watched.job("first", compute=90)
+    watched.job("second", compute=60)
+    found = watched.seen.compare(watched.tick())
+    assert found.title == "beside the job before: first.py"
+    assert (found.old, found.new, found.of_change) == ("first.py", "second.py", False)
+    assert found.before.figures.step_ns > found.after.figures.step_ns
+    assert watched.seen.compare(watched.tick()) is found
+    watched.clock.pass_s(COMPARED_EVERY_NS / 1e9)
+    assert watched.seen.compare(watched.tick()) is not found
+    for job, label in (("first", "ddp"), ("second", "ddp --layers 2 --hidden-size 1024")):
+        watched.seen.describe(job, label)
+    watched.clock.pass_s(COMPARED_EVERY_NS / 1e9)
+    found = watched.seen.compare(watched.tick())
+    assert (found.old, found.new) == ("ddp", "ddp --layers 2 --hidden-siz…")
+
+
+@pytest.mark.parametrize("changes_work", [False, True])
+def test_steps_before_and_after_a_change_are_compared(changes_work):
+    knob = replace(ACCUMULATION, changes_work=changes_work)
+    session, seen = controlled_job(knob), JobsSeen()
+    seen.see(session.tick())
+    obey(session, by_another(session, 8, knob=knob), 40, "4", "8", knob=knob)
+    session.say(*(step(rank, number) for rank in (0, 1) for number in range(40, 70)))
+    seen.see(session.tick())
+    found = seen.compare(session.tick())
+    assert found.title == "accumulation 4 → 8 at step 40"
+    assert (found.old, found.new, found.of_change) == ("4", "8", True)
+    assert found.same_work is not changes_work
+
+
+def test_narrow_panel_is_a_line_and_other_work_has_no_percentage():
+    before = EarlierJob("job", "", figures=JobFigures(47.6 * MS, 0.5, 10.0 * MS), steps_done=40)
+    after = dataclasses.replace(before, figures=JobFigures(46.12 * MS, 0.562, None), since=40)
+    found = BeforeAfter(
+        "bucket 25 MiB → 50 MiB at step 40", "25 MiB", "50 MiB", before, after, same_work=True
+    )
+    state = ViewState(running_job().tick(), compared=found)
+    (line,) = map(text_of, panel_lines(state, 60, 1))
+    assert line.startswith(" 25 MiB → 50 MiB  step time 47.6 ms → 46.1 ms -3.1 %")
+    state.compared = dataclasses.replace(found, same_work=False)
+    assert text_of(panel_lines(state, 100, 9)[2]).split()[-2:] == ["other", "work"]
+
+
+async def test_overview_shows_the_job_before_until_d_hides_it():
+    session = FakeSession(
+        welcome(job="job-0", world_size=1), status(), info(0), jobs=(record("job-0"), record("job-1"))
+    )
+    session.say(*(step(0, number, compute=90) for number in range(100)))
+    async with opened(session) as (app, pilot):
+        app.read()
+        session.job_key = "job-1"
+        session.fleet.apply(welcome(job="job-1"))
+        session.say(status(), info(0), *(step(0, number) for number in range(100)))
+        text = await shown(app, pilot)
+        for words in ("beside the job before: train.py", "before, 100 steps", "now, 100 steps"):
+            assert words in text
+        assert "beside the job before" not in await shown(app, pilot, "d")

@@ -13,7 +13,7 @@ from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.model.compared import EVERY_S
+from overlaptop.tui.model.earlier import COMPARED_EVERY_NS
 from overlaptop.tui.model.keys import APP_KEYS, changes_job
 from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from overlaptop.tui.rank.screen import RankScreen
@@ -68,7 +68,7 @@ async def change_after_60(app, pilot, **since):
     obey(session, session.sent[0], 60, "25", "50")
     run_on(session, 60, 40, seed=2, **since)
     await shown(app, pilot)
-    session.clock.pass_s(EVERY_S)
+    session.clock.pass_s(COMPARED_EVERY_NS / 1e9)
     return await shown(app, pilot)
 
 

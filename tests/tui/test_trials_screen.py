@@ -38,9 +38,9 @@ def told(app):
 def until_over(app):
     for _ in range(5_000):
         app.read()
-        if not app.dashboard.control.trying:
+        if not app.dashboard.trials.running:
             return
-    raise AssertionError(app.dashboard.control.trials.state.doing)
+    raise AssertionError(app.dashboard.trials.newest.state.doing)
 
 
 @pytest.mark.parametrize("size", SIZES)

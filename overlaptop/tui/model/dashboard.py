@@ -15,22 +15,25 @@ from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
+from overlaptop.jobs import change_log
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.draw.themes import Look
 from overlaptop.tui.model.captures import Captures
-from overlaptop.tui.model.compared import Comparing
-from overlaptop.tui.model.control import KnobControl
 from overlaptop.tui.model.earlier import JobsSeen
+from overlaptop.tui.model.knob_editor import KnobEditor
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.latest_findings import LatestFindings
 from overlaptop.tui.model.launch import LaunchFollower
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.recording import JobRecording
+from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
 
 MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
 """Of a recording: how far the next event is looked for, and how often on the way."""
+_BY_HAND = "a value was changed by hand"
 
 
 class Dashboard:
@@ -50,17 +53,25 @@ class Dashboard:
         """The newest snapshot, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
         """The state on the screen."""
-        self.control = KnobControl(session, clock_s)
+        self.knobs, self.trials = KnobEditor(session, clock_s), DashboardTrials(session)
         self.captures = Captures()
         self.jobs_seen = JobsSeen()
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
         """Called when a request changes the state, to redraw. Set by the app."""
-        self._comparing = Comparing(clock_s)
         self._findings = LatestFindings()
         self._told = FindingsTold(session.send)
         self._watched: frozenset[int] | None = None
         self._bursts = 0
+        self._job = session.job_key
+
+    @property
+    def log_path(self) -> str:
+        """The log file of all changes; empty if there is none."""
+        try:
+            return str(change_log.path())
+        except JobFolderError:
+            return ""
 
     @property
     def running(self) -> str:
@@ -73,21 +84,25 @@ class Dashboard:
         self.recording.write(self.latest)
         key = self.latest.job.job if self.latest.job is not None else ""
         self.jobs_seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
-        self.control.tick(self.latest)
+        if self.session.job_key != self._job:
+            self._job = self.session.job_key
+            self.knobs.forget()
+            self.trials.stop("another job is shown")
+        self.knobs.tick(self.latest)
+        self.trials.tick(self.latest)
 
     def update(self) -> None:
         """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
-        state, control = self.state, self.control
+        state, knobs = self.state, self.knobs
         state.recorded_bytes = self.options.recorder.size_bytes
         if state.paused_at_ns is not None:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
             return
         state.show(self.latest)
-        state.selected_knob = control.editor.selected(self.latest)
-        state.change = control.change
-        state.change_is_news = control.change_is_news
-        state.trying, state.slopes = control.trying, control.slopes
-        state.compared = self._comparing.take(state.snapshot, self.jobs_seen)
+        state.selected_knob = knobs.selected(self.latest)
+        state.change, state.change_is_news = knobs.change, knobs.change_is_news
+        state.trying, state.slopes = self.trials.running, self.trials.slopes(self._job)
+        state.compared = self.jobs_seen.compare(state.snapshot)
         state.findings = self._findings.take(self.latest)
         state.first_line = self._findings.line(self.latest)
         self._told.tell(self.session.job_key or "", state.findings or ())
@@ -191,12 +206,39 @@ class Dashboard:
         self.resume()
         self.state.hidden = None
         if name:
-            self.control.editor.select(name)
+            self.knobs.select(name)
 
-    def answer(self, act: Callable[[Snapshot, str], None], words: str) -> str:
+    def step_knob(self, direction: int) -> None:
+        """Step to the knob's next value up or down."""
+        self.trials.stop(_BY_HAND)
+        self.knobs.step(self.latest, direction)
+
+    def set_knob(self, words: str) -> None:
+        """Set a typed value. Raises ValueRefusedError."""
+        self.trials.stop(_BY_HAND)
+        self.knobs.type(self.latest, words)
+
+    def restore_knob(self) -> None:
+        """Return to the script's value."""
+        self.trials.stop(_BY_HAND)
+        self.knobs.restore(self.latest)
+
+    def keep_best(self) -> None:
+        """Set the best value that trials have found."""
+        if (best := self.trials.best(self._job)) is not None:
+            name, value = best
+            self.knobs.select(name)
+            self.set_knob(str(value))
+
+    def try_values(self, words: str) -> None:
+        """Start trials of the typed values of the selected knob. Raises ValueRefusedError."""
+        if (held := self.knobs.editable(self.latest)) is not None:
+            self.trials.try_values(self.latest, held.knob.name, words)
+
+    def answer(self, act: Callable[[str], None], words: str) -> str:
         """Run a prompt's answer; return the error, empty: none."""
         try:
-            act(self.latest, words)
+            act(words)
         except ValueRefusedError as fault:
             return str(fault)
         self.resume()
@@ -238,10 +280,10 @@ class Dashboard:
 
     def offered(self) -> tuple[object, ...]:
         """Return the state that decides which keys are enabled."""
-        state, control = self.state, self.control
-        job, watched = state.snapshot.job is not None, bool(state.snapshot.nodes)
-        return (job, watched, state.moving, state.any_change, self.running, control.trying, control.best)
-
-    def ends_on_leaving(self) -> str:
-        """Return what happens to a job when the dashboard closes, in words; empty: nothing."""
-        return f"{self.running}, started here, ends" if self.running else ""
+        state, trials = self.state, self.trials
+        job, watched, best = (
+            state.snapshot.job is not None,
+            bool(state.snapshot.nodes),
+            trials.best(self._job),
+        )
+        return (job, watched, state.moving, state.any_change, self.running, trials.running, best)

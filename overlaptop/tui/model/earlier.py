@@ -1,4 +1,7 @@
-"""History of watched jobs: a row for each job and knob setting, with its figures. Pure."""
+"""The watched jobs: a row for each job and knob setting, and the steps before and after the newest change.
+
+Means without a verdict: only a trial tells a change from the machine's drift. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from overlaptop.fleet.window import longest_going_ns
 from overlaptop.jobs.record import JobRecord
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import with_unit
+from overlaptop.text import shortened, with_unit
 from overlaptop.timeline import ratios
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
@@ -24,10 +27,9 @@ KEPT_STEPS = 256
 KEPT_RANKS = 64
 """Ranks kept, those with the lowest numbers."""
 MAX_ROWS = 20
-RUNS = "runs"
-"""State of a live job."""
-CHANGED_SINCE = "changed"
-"""State of the steps before a knob was changed in a running job."""
+COMPARED_EVERY_NS = 1_000_000_000
+"""Shortest interval between two comparisons of the same steps."""
+_HEAD_CELLS = 28
 
 
 class Setting(NamedTuple):
@@ -96,6 +98,30 @@ class EarlierJob:
         return ", ".join((self.label, *(setting.words for setting in self.settings)))
 
 
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """Two groups of steps to compare."""
+
+    title: str
+    """``bucket 25 MiB → 50 MiB at step 1,204``."""
+    old: str
+    new: str
+    """The difference, with units."""
+    before: EarlierJob
+    after: EarlierJob
+    same_work: bool
+    """True if both do the same work per step; else times are not compared."""
+
+    @property
+    def of_change(self) -> bool:
+        """True for a change of a knob, False for two jobs."""
+        return self.before.job == self.after.job
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.before.job, self.before.since, self.after.job
+
+
 class JobsSeen:
     """Follows the watched jobs, and keeps the earlier ones."""
 
@@ -111,6 +137,8 @@ class JobsSeen:
         """By job: script, folder and host."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
         """A snapshot, and the row made from it."""
+        self._compared: BeforeAfter | None = None
+        self._compared_ns = 0
 
     def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
         """Add the next snapshot, of any job. ``record``: where that runs; None: not known now."""
@@ -168,6 +196,19 @@ class JobsSeen:
         found = next((each for each in left if self._is_alike(each.job)), None)
         return None if found is None else self._described(found)
 
+    def compare(self, snapshot: Snapshot) -> BeforeAfter | None:
+        """Return the steps before and after the newest change, else the earlier job and this one; None:
+        there is neither.
+        """
+        before, key = self.before_change or self.earlier, self._present_job
+        if before is None or snapshot.job is None or snapshot.job.job != key:
+            return None
+        known, age_ns = self._compared, snapshot.at_ns - self._compared_ns
+        is_new = known is None or known.key != (before.job, before.since, key)
+        if (is_new or age_ns >= COMPARED_EVERY_NS) and (after := self.present) is not None:
+            self._compared, self._compared_ns = _beside(before, after, snapshot), snapshot.at_ns
+        return self._compared
+
     @property
     def all(self) -> list[EarlierJob]:
         """Return earlier, changed and failed jobs in order, the present one last."""
@@ -196,7 +237,7 @@ class JobsSeen:
 
     def _described(self, row: EarlierJob) -> EarlierJob:
         label, ended = self._descriptions.get(row.job, (row.label, ""))
-        how = row.how if row.how == CHANGED_SINCE else ended or row.how
+        how = row.how if row.how == "changed" else ended or row.how
         return replace(row, label=label, how=how)
 
 
@@ -207,7 +248,7 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
     return EarlierJob(
         job=snapshot.job.job,
         label=snapshot.job.script,
-        how=_how_it_is(snapshot) if until is None else CHANGED_SINCE,
+        how=_how_it_is(snapshot) if until is None else "changed",
         settings=_settings(snapshot, since),
         since=since,
         exact=all_see_gaps(snapshot.ranks),
@@ -265,4 +306,25 @@ def _same(one: EarlierJob, other: EarlierJob) -> bool:
 def _how_it_is(snapshot: Snapshot) -> str:
     if snapshot.hub_state is HubState.ENDED or all(view.ended for view in snapshot.ranks):
         return "ended"
-    return RUNS if snapshot.hub_state is HubState.LIVE else ""
+    return "runs" if snapshot.hub_state is HubState.LIVE else ""
+
+
+def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> BeforeAfter:
+    values = {setting.knob: setting.value for setting in after.settings}
+    differ = [each for each in before.settings if values.get(each.knob, each.value) != each.value]
+    old, new = before.label, after.label
+    title = f"beside the job before: {before.named}"
+    if before.job == after.job:
+        words = [(each.value, values[each.knob]) for each in differ]
+        if len(differ) > 1:
+            words = [(each.words, f"{short_name(each.knob)} {values[each.knob]}") for each in differ]
+        old, new = (", ".join(side) for side in zip(*words, strict=True)) if words else ("before", "now")
+        names = " and ".join(short_name(each.knob) for each in differ)
+        title = f"{names} {old} → {new} at step {after.since:,}"
+    elif old == new:
+        old, new = "before", "now"
+    # Options may intentionally change a step's work.
+    work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
+    same_work = all(each.knob not in work for each in differ)
+    old, new = shortened(old, _HEAD_CELLS), shortened(new, _HEAD_CELLS)
+    return BeforeAfter(title, old, new, before, after, same_work)

@@ -15,6 +15,7 @@ from overlaptop.wire.commands import CHANGED, HOST, PLACES
 from overlaptop.wire.knobs import Knob
 
 if TYPE_CHECKING:
+    from overlaptop.trials.effect import Effect
     from overlaptop.trials.runner import Trials, TrialsState
 
 # numpy takes 100 ms to import: the trials' modules are imported only on use.
@@ -37,6 +38,109 @@ class RunningTrials:
         return self.trials.state
 
 
+class DashboardTrials:
+    """Starts, follows and stops trials, one after the other."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.newest: RunningTrials | None = None
+        self._slack: RunningTrials | None = None
+        """The newest trials of delays."""
+
+    @property
+    def running(self) -> bool:
+        return self.newest is not None and not self.newest.trials.over
+
+    def tick(self, snapshot: Snapshot) -> None:
+        if self.newest is not None:
+            self.newest.trials.tick(snapshot)
+
+    def stop(self, why: str = "stopped") -> None:
+        """Start no more trials; the current one ends by itself."""
+        if self.newest is not None:
+            self.newest.trials.stop(why)
+
+    def try_values(self, snapshot: Snapshot, name: str, words: str) -> None:
+        """Start trials of a knob's typed values. Raises ValueRefusedError, whose text is for the prompt."""
+        from overlaptop.trials.settings import try_values
+
+        if (held := snapshot.knob(name)) is None:
+            raise ValueRefusedError(f"the job has no {name} any more")
+        try:
+            values = [int(word) for word in words.split(",")]
+        except ValueError:
+            raise ValueRefusedError("type whole numbers with commas between them") from None
+        try:
+            trials = try_values(self._session, held, values)
+        except ValueError as error:
+            raise ValueRefusedError(str(error)) from error
+        title = f"trials of {name} against {present_words(held.knob)}"
+        self.newest = RunningTrials(trials, title, held.knob, *_job_of(snapshot))
+
+    def try_value_before(self, snapshot: Snapshot) -> None:
+        """Start a trial of the value before the newest change, unless trials run. Raises
+        ValueRefusedError.
+        """
+        if self.running:
+            return
+        changes = [each for each in snapshot.changes if each.state == CHANGED]
+        if not changes or changes[-1].old == changes[-1].new:
+            raise ValueRefusedError("nothing was changed: there is no value before to try")
+        old = changes[-1].old
+        if not old.removeprefix("-").isdecimal():
+            raise ValueRefusedError(f"{old or 'what it was'} is no whole number: it cannot be tried")
+        self.try_values(snapshot, changes[-1].knob, old)
+
+    def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:
+        """Return trials that delay each rank in turn, for `begin_delays`, and a question with their cost.
+        Raises ValueRefusedError.
+        """
+        from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
+
+        step_ns, ranks = snapshot.totals.step_ns, [view.rank for view in snapshot.ranks]
+        if why := refusal(snapshot):
+            raise ValueRefusedError(why)
+        if not step_ns:
+            raise ValueRefusedError("no step has been measured yet")
+        delay_ns = usual_delay_ns(snapshot)
+        try:
+            trials = delay_ranks(self._session, ranks, delay_ns, HOST)
+        except ValueError as error:
+            raise ValueRefusedError(str(error)) from error
+        title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
+        question = (
+            f"delay {plural(len(ranks), 'rank')} in turn by {duration(delay_ns)} a step? "
+            f"costs the job {duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+        )
+        return RunningTrials(trials, title, None, *_job_of(snapshot)), question
+
+    def begin_delays(self, trials: RunningTrials) -> None:
+        self.newest = self._slack = trials
+
+    def slopes(self, job: str | None) -> dict[int, Effect]:
+        """Return the measured slack effect by rank, if it was measured in this job."""
+        if self._slack is None or self._slack.job != job:
+            return {}
+        from overlaptop.trials.slack import NOT_KNOWN, verdict
+
+        tried = self._slack.state.tried
+        return {
+            each.candidate.key: each.effect for each in tried if each.effect and verdict(each) != NOT_KNOWN
+        }
+
+    def best(self, job: str | None) -> tuple[str, int] | None:
+        """Return the knob and its best value found by finished trials of this job; None: the present
+        one.
+        """
+        newest = self.newest
+        if newest is None or newest.knob is None or self.running or newest.job != job:
+            return None
+        from overlaptop.trials.settings import best_of
+
+        found = best_of(newest.knob, newest.state)
+        return (newest.knob.name, found.value) if found is not None and found.value is not None else None
+
+
 def usual_values(knob: Knob, snapshot: Snapshot) -> str:
     """Return the values to try by default: ``6,12,50,100``; empty: there are none."""
     from overlaptop.trials.values import layout_of, values_to_try
@@ -45,61 +149,6 @@ def usual_values(knob: Knob, snapshot: Snapshot) -> str:
         return ",".join(map(str, values_to_try(knob, layout=layout_of(knob, snapshot))))
     except ValueError:
         return ""
-
-
-def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> RunningTrials:
-    """Start trials of typed values. Raises ValueRefusedError, whose text is for the prompt."""
-    from overlaptop.trials.settings import try_values
-
-    held = snapshot.knob(name)
-    if held is None:
-        raise ValueRefusedError(f"the job has no {name} any more")
-    try:
-        values = [int(word) for word in words.split(",")]
-    except ValueError:
-        raise ValueRefusedError("type whole numbers with commas between them") from None
-    try:
-        trials = try_values(session, held, values)
-    except ValueError as error:
-        raise ValueRefusedError(str(error)) from error
-    title = f"trials of {name} against {present_words(held.knob)}"
-    return RunningTrials(trials, title, held.knob, *_job_of(snapshot))
-
-
-def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
-    """Start a trial of the value before the newest change. Raises ValueRefusedError."""
-    changes = [each for each in snapshot.changes if each.state == CHANGED]
-    if not changes or changes[-1].old == changes[-1].new:
-        raise ValueRefusedError("nothing was changed: there is no value before to try")
-    if not changes[-1].old.removeprefix("-").isdecimal():
-        raise ValueRefusedError(
-            f"{changes[-1].old or 'what it was'} is no whole number: it cannot be tried"
-        )
-    return try_typed(session, snapshot, changes[-1].knob, changes[-1].old)
-
-
-def try_delays(session: Session, snapshot: Snapshot) -> tuple[RunningTrials, str]:
-    """Return trials that delay each rank in turn from their first tick on, and a question with their cost.
-    Raises ValueRefusedError.
-    """
-    from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
-
-    step_ns, ranks = snapshot.totals.step_ns, [view.rank for view in snapshot.ranks]
-    if why := refusal(snapshot):
-        raise ValueRefusedError(why)
-    if not step_ns:
-        raise ValueRefusedError("no step has been measured yet")
-    delay_ns = usual_delay_ns(snapshot)
-    try:
-        trials = delay_ranks(session, ranks, delay_ns, HOST)
-    except ValueError as error:
-        raise ValueRefusedError(str(error)) from error
-    title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
-    question = (
-        f"delay {plural(len(ranks), 'rank')} in turn by {duration(delay_ns)} a step? "
-        f"costs the job {duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
-    )
-    return RunningTrials(trials, title, None, *_job_of(snapshot)), question
 
 
 def _job_of(snapshot: Snapshot) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from overlaptop.wire.messages import StepDetail, StepTotals
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
-    from overlaptop.tui.model.compared import BeforeAfter
+    from overlaptop.tui.model.earlier import BeforeAfter
 
 HOLD_S = 1.0
 """Shortest time that a timeline stays: at four changes a second nobody can read it."""

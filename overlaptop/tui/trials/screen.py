@@ -61,7 +61,7 @@ class TrialsView(Page):
     """The newest trials, or an explanation if there were none."""
 
     def lines(self, width: int) -> list[StyledLine]:
-        running = self.dashboard.control.trials
+        running = self.dashboard.trials.newest
         if running is None:
             return [(bold(" No trials yet"),), (), *paragraph(_WHAT_THEY_ARE, width, TEXT, rows=12)]
         return trials_lines(running, width, elsewhere=running.job != self.dashboard.session.job_key)
@@ -154,24 +154,24 @@ class TrialsScreen(PageScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Trials can be stopped while they run; the best value is known once they are over."""
-        control = self.dashboard.control
-        if (action == "keep" and control.best is None) or (action == "stop" and not control.trying):
+        trials, job = self.dashboard.trials, self.dashboard.session.job_key
+        if (action == "keep" and trials.best(job) is None) or (action == "stop" and not trials.running):
             return False
         return super().check_action(action, parameters)
 
     async def action_stop(self) -> None:
-        self.dashboard.control.stop_trials()
+        self.dashboard.trials.stop()
         self.dashboard.on_change()
 
     async def action_keep(self) -> None:
-        self.dashboard.control.keep_best(self.dashboard.latest)
+        self.dashboard.keep_best()
         self.dashboard.on_change()
 
     async def ask_for_values(self) -> None:
         """Ask for values of the selected knob to try, unless it cannot be changed."""
-        dashboard, control = self.dashboard, self.dashboard.control
-        selected = control.editor.editable(dashboard.latest)
-        if selected is None or control.trying:
+        dashboard = self.dashboard
+        selected = dashboard.knobs.editable(dashboard.latest)
+        if selected is None or dashboard.trials.running:
             dashboard.on_change()
             return
         # Textual's Input takes 20 ms to import: only on use.
@@ -179,21 +179,20 @@ class TrialsScreen(PageScreen):
 
         usual = usual_values(selected.knob, dashboard.latest)
         hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"
-        take = partial(dashboard.answer, control.try_values)
+        take = partial(dashboard.answer, dashboard.try_values)
         await self.ask(LinePrompt(f"try {selected.knob.name} ", usual, hint, take))
 
     async def ask_for_delays(self) -> None:
         """Ask whether to delay each rank, with the cost."""
-        control = self.dashboard.control
-        if control.trying:
+        if self.dashboard.trials.running:
             return
         try:
-            trials, question = control.delays(self.dashboard.latest)
+            trials, question = self.dashboard.trials.delays(self.dashboard.latest)
         except ValueRefusedError as fault:
             self.app.notify(str(fault), markup=False)
             return
         await self.ask(Confirm(question, partial(self._delay, trials)))
 
     async def _delay(self, trials: RunningTrials) -> None:
-        self.dashboard.control.begin_delays(trials)
+        self.dashboard.trials.begin_delays(trials)
         self.dashboard.on_change()

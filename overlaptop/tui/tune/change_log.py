@@ -31,7 +31,7 @@ class ChangeLog(Page):
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
             title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
-        elif path := self.dashboard.control.log_path:
+        elif path := self.dashboard.log_path:
             title += [Item((dim("all are kept in"),), 2), Item((Segment(path, TextStyle("accent")),), 1)]
         return [fit(title, [], width, "  "), *super().draw(width, height - 1)]
 
@@ -40,7 +40,7 @@ class ChangeLog(Page):
         if not changes:
             return [(dim("  none yet"),)]
         units = {each.knob.name: each.knob.unit for each in self.state.snapshot.knobs}
-        own, rows = self.dashboard.control.editor.own, []
+        own, rows = self.dashboard.knobs.own, []
         for each in changes:
             new = each.new or (SCRIPT if each.value is None else str(each.value))
             values = f"{each.old} → {with_unit(new, units.get(each.knob, ''))}".lstrip()

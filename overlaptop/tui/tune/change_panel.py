@@ -6,7 +6,7 @@ from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, bounded, duration, percent, plural
 from overlaptop.tui.draw.segments import BOLD, Item, Segment, StyledLine, bold, dim, elided, fit
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.model.compared import BeforeAfter
+from overlaptop.tui.model.earlier import BeforeAfter
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.change_line import change_lines

@@ -40,7 +40,7 @@ class TuneScreen(DashboardScreen):
 
     def action_restore(self) -> None:
         self.dashboard.select_knob(self.knob)
-        self.dashboard.control.restore(self.dashboard.latest)
+        self.dashboard.restore_knob()
         self.dashboard.on_change()
 
     def action_scroll(self, lines: int) -> None:
