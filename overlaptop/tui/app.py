@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -19,6 +19,7 @@ from textual.theme import BUILTIN_THEMES
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.job_session import READONLY
+from overlaptop.fleet.past import slowest_step
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import allowed_words, short_name
@@ -30,12 +31,12 @@ from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.model.captures import refusal
+from overlaptop.tui.model.captures import read_reference, refusal
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_knob
 from overlaptop.tui.model.knob_values import SCRIPT, ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
-from overlaptop.tui.model.profiler_reference import read_reference
+from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
@@ -46,12 +47,12 @@ from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
+OnTop = TypeVar("OnTop", bound=DashboardScreen)
+
 MOST_UNREAD_S = 0.25
-"""Longest time between two reads of the session, even if it is drawn less often or paused: unread data
-would be dropped."""
+"""Longest time between two reads, also while paused: unread data would be dropped."""
 DRAWING_SHARE, MOST_UNDRAWN_S = 0.2, 0.5
-"""Share of the time spent drawing, if a job has so many ranks that one takes long; and the longest time
-between two for that."""
+"""If a job has so many ranks that drawing takes long: its share of the time, and the longest rest."""
 
 
 class OverlaptopApp(App[int]):
@@ -114,7 +115,6 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
-        """Read the session, and draw if a redraw is due."""
         self.read()
         self._reads += 1
         if self._reads % self._reads_a_drawing == 0 and time.monotonic() >= self._draw_at_s:
@@ -124,7 +124,6 @@ class OverlaptopApp(App[int]):
             self._draw_at_s = began_s + min(MOST_UNDRAWN_S, rest_s)
 
     def read(self) -> None:
-        """Read the session."""
         self.dashboard.read()
 
     def show(self) -> None:
@@ -188,8 +187,7 @@ class OverlaptopApp(App[int]):
     # Keys
 
     async def on_event(self, event: events.Event) -> None:
-        """Finish all actions of a key before the next key: keys typed right after it go to the screen that
-        it opened.
+        """Finish all actions of a key before the next one, which then goes to the screen that it opened.
 
         Textual would first send all waiting keys to the present focus.
         """
@@ -217,9 +215,7 @@ class OverlaptopApp(App[int]):
             self._say_why_not(event.key)
 
     def _say_why_not(self, key: str) -> None:
-        """Say why the key does nothing here, if it works elsewhere; once, however often it is pressed
-        meanwhile.
-        """
+        """Say why the key does nothing here, if it works elsewhere; once, however often it is pressed."""
         chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings lacks refused ones
         actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
         if any(map(changes_job, actions)) and self.dashboard.state.readonly:
@@ -233,7 +229,6 @@ class OverlaptopApp(App[int]):
             self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Under --readonly no key changes anything, and in a trace none opens a job."""
         return self.dashboard.state.does(action)
 
     def get_key_display(self, binding: Binding) -> str:
@@ -243,13 +238,11 @@ class OverlaptopApp(App[int]):
         del screen
         for key in APP_KEYS:
             if key.action != "command_palette" and self.dashboard.state.offers(key.action):
-                yield SystemCommand(
-                    key.action.replace("_", " "), key.words, getattr(self, f"action_{key.action}")
-                )
+                action = getattr(self, f"action_{key.action}")
+                yield SystemCommand(key.action.replace("_", " "), key.words, action)
         for name in self.themes:
-            yield SystemCommand(
-                f"theme {name}", "change the colours", partial(setattr, self, "theme", name)
-            )
+            change = partial(setattr, self, "theme", name)
+            yield SystemCommand(f"theme {name}", "change the colours", change)
 
     # Keys that change the job
 
@@ -260,7 +253,6 @@ class OverlaptopApp(App[int]):
         self._step(-1)
 
     def _select_knob(self) -> None:
-        """Select the knob at the screen's cursor, if there is one."""
         self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
 
     def _step(self, direction: int) -> None:
@@ -275,14 +267,11 @@ class OverlaptopApp(App[int]):
         if selected is None or not isinstance(self.screen, DashboardScreen):
             self.show()  # why not
             return
-        # Textual's Input takes 20 ms to import: only on use.
-        from overlaptop.tui.widgets.line_prompt import LinePrompt
-
         knob, take = selected.knob, partial(dashboard.answer, dashboard.set_knob)
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
         answer = str(knob.value) if knob.value is not None else ""
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
-        await self.screen.ask(LinePrompt(f"{short_name(knob.name)}: ", answer, hint, take))
+        await self.screen.ask_line(f"{short_name(knob.name)}: ", answer, hint, take)
 
     async def action_try_before(self) -> None:
         try:
@@ -290,30 +279,21 @@ class OverlaptopApp(App[int]):
         except ValueRefusedError as fault:
             self.notify(str(fault), markup=False)
         else:
-            if not isinstance(self.screen, TrialsScreen):
-                await self._open(TrialsScreen)
+            await self._top(TrialsScreen)
         self.show()
 
     async def action_trials(self) -> None:
         self._select_knob()
-        if isinstance(self.screen, TrialsScreen):
-            await self.screen.ask_for_values()
-        else:
-            await self._open(TrialsScreen, asks="" if self.dashboard.trials.running else "values")
+        await (await self._top(TrialsScreen)).ask_for_values()
 
     async def action_slack(self) -> None:
-        if isinstance(self.screen, TrialsScreen):
-            await self.screen.ask_for_delays()
-        else:
-            await self._open(TrialsScreen, asks="" if self.dashboard.trials.running else "delays")
+        await (await self._top(TrialsScreen)).ask_for_delays()
 
     async def action_capture(self) -> None:
         if why := refusal(self.dashboard.latest):
             self.notify(f"no capture: {why}", markup=False)
-        elif isinstance(self.screen, CaptureScreen):
-            await self.screen.ask_for_steps()
         else:
-            await self._open(CaptureScreen, asks=True)
+            await (await self._top(CaptureScreen)).ask_for_steps()
 
     async def action_quit(self) -> None:
         """Leave at once if that changes no job; else ask."""
@@ -341,6 +321,13 @@ class OverlaptopApp(App[int]):
             self._to_overview()
         await self.push_screen(kind(self.dashboard, **about))
 
+    async def _top(self, kind: type[OnTop]) -> OnTop:
+        """Return the screen of this kind on top, opened if another one is there."""
+        if not isinstance(self.screen, kind):
+            await self._open(kind)
+        assert isinstance(self.screen, kind)
+        return self.screen
+
     def action_overview(self) -> None:
         self._to_overview()
         self.show()
@@ -365,7 +352,7 @@ class OverlaptopApp(App[int]):
         await self._open(TuneScreen)
 
     async def action_captures(self) -> None:
-        await self._open(CaptureScreen, over=True, asks=False)
+        await self._open(CaptureScreen, over=True)
 
     async def action_help(self) -> None:
         about = self.screen.title_in_help if isinstance(self.screen, DashboardScreen) else ""
@@ -399,13 +386,12 @@ class OverlaptopApp(App[int]):
     def action_later_step(self) -> None:
         self.action_trace_step(1)
 
-    def action_show_step(self, number: int) -> None:
+    def action_show_step(self, number: int | None) -> None:
         self.dashboard.show_step(number)
         self.show()
 
     def action_slowest(self) -> None:
-        self.dashboard.show_slowest()
-        self.show()
+        self.action_show_step(slowest_step(self.dashboard.state.snapshot))
 
     # The look
 
@@ -416,10 +402,10 @@ class OverlaptopApp(App[int]):
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 
     def action_next_theme(self) -> None:
-        if not self.themes:
+        if self.themes:
+            self.theme = following(self.theme, self.themes)
+        else:
             self.notify("no colours: NO_COLOR is set, or the plain theme was chosen", timeout=3)
-            return
-        self.theme = self.themes[(self.themes.index(self.theme) + 1) % len(self.themes)]
 
     def action_pause(self) -> None:
         if self.dashboard.state.paused_at_ns is not None:
@@ -431,9 +417,9 @@ class OverlaptopApp(App[int]):
     def action_window(self) -> None:
         if self.dashboard.state.past_step is not None:
             self.notify("a past step has no window of steps; space: live again", timeout=3)
-            return
-        self.dashboard.state.next_window()
-        self.show()
+        else:
+            self.dashboard.state.next_window()
+            self.show()
 
     def action_replay_seek(self, seconds: int) -> None:
         self.dashboard.seek(seconds)
@@ -445,11 +431,9 @@ class OverlaptopApp(App[int]):
         self.show()
 
     def action_measure(self) -> None:
-        """Ask for a burst of measured steps."""
         self.dashboard.measure()
-        self.notify(
-            "asked for a burst of measured steps: two may follow at once, then one each 30 s", timeout=3
-        )
+        words = "asked for a burst of measured steps: two may follow at once, then one each 30 s"
+        self.notify(words, timeout=3)
 
     def action_record(self) -> None:
         self.dashboard.record()

@@ -34,7 +34,6 @@ class TerminalDriver(LinuxDriver):
         self._drawing = self._stopped = False
 
     def start_application_mode(self) -> None:
-        """Start to draw, and to check that the terminal is there."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self._drawing, self._stopped = True, False
         if self._context is not None:
@@ -50,7 +49,6 @@ class TerminalDriver(LinuxDriver):
         self._app.set_interval(LOOK_S, look)
 
     def stop_application_mode(self) -> None:
-        """Restore the terminal."""
         self._drawing = False
         super().stop_application_mode()
 

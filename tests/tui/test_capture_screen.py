@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.tui.capture.screen import CaptureScreen
-from overlaptop.tui.model import profiler_reference as truth
-from overlaptop.tui.model.profiler_reference import RankReference, parse, run
+from overlaptop.tui.model import captures
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import T0, info
+from tests.fleet.builders import MS, T0, info
 from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
@@ -26,7 +25,7 @@ def analysis_says(monkeypatch, *records):
     """Whatever the folder: these records, in a process of its own."""
     output = "\n".join(map(json.dumps, records))
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])", output]
-    monkeypatch.setattr(truth, "command_for", lambda _folder: command)
+    monkeypatch.setattr(captures, "command_for", lambda _folder: command)
 
 
 @pytest.fixture
@@ -34,10 +33,12 @@ def folder(tmp_path, monkeypatch):
     """A folder of traces, and an analysis that says what an oracle would."""
     analysis_says(
         monkeypatch,
-        {"type": "step", "rank": 0, "comm_ns": 5_000_000, "hidden_ns": 4_000_000, "exposed_ns": 1_000_000},
-        {"type": "step", "rank": 0, "comm_ns": 3_000_000, "hidden_ns": 1_000_000, "exposed_ns": 2_000_000},
-        {"type": "step", "rank": 1, "comm_ns": 8_000_000, "hidden_ns": 4_000_000, "exposed_ns": 4_000_000},
-        {"type": "rank", "rank": 1, "comm_ns": 90_000_000, "hidden_ns": 0, "exposed_ns": 90_000_000},
+        *(
+            {"type": "step", "rank": rank, "comm_ns": comm_ms * MS, "hidden_ns": hidden_ms * MS,
+             "exposed_ns": (comm_ms - hidden_ms) * MS, "compute_exact": True}
+            for rank, comm_ms, hidden_ms in ((0, 5, 4), (0, 3, 1), (1, 8, 4))
+        ),
+        {"type": "rank", "rank": 1, "comm_ns": 90 * MS, "hidden_ns": 0},
     )  # fmt: skip
     return tmp_path
 
@@ -75,37 +76,26 @@ async def ask(pilot, *keys):
     await pilot.pause()
 
 
-async def test_c_asks_for_steps_and_sends_what_was_typed():
-    session = controlled_job()
-    async with opened(session, size=SIZES[2]) as (app, pilot):
-        await ask(pilot)
-        assert "steps to capture" not in await shown(app, pilot)
-        await ask(pilot, "backspace", "1", "2")
-        assert [commands.argument(command, "steps") for command in session.sent] == [5, 12]
-        text = await shown(app, pilot)
-        assert "capture (steps 12)" in text
-        assert "● sent" in text
-        assert "◌ agreed" in text
-
-
-async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why():
+async def test_prompt_sends_the_typed_steps_or_says_why_not():
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
-        for typed, words in (("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")):
+        for typed, words in (("500", "from 1 to 100"), ("x", "whole number")):
             await ask(pilot, "backspace", *typed)
             assert words in await shown(app, pilot)
             assert "steps to capture" not in await shown(app, pilot, "escape")
-            assert isinstance(app.screen, CaptureScreen)
-        assert session.sent == []
         session.no_line = "there is no connection to the job"
         await ask(pilot)
         assert "there is no connection to the job" in await shown(app, pilot)
         await pilot.press("escape", "escape")
         assert isinstance(app.screen, OverviewScreen)
+        session.no_line = ""
+        await ask(pilot)
+        await ask(pilot, "backspace", "1", "2")
+        assert [commands.argument(command, "steps") for command in session.sent] == [5, 12]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size, folder):
+@pytest.mark.parametrize("size", SIZES[::2])
+async def test_capture_is_followed_from_sent_to_the_profiler_s_overlap(size, folder):
     session = controlled_job()
     async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
@@ -133,7 +123,7 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
     ]
 
 
-async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
+async def test_refusal_end_of_a_rank_and_a_busy_job_are_said():
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
@@ -143,9 +133,25 @@ async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
         report(session, session.sent[1], "recording", 40)
         session.say(RankEnd(1, T0, clean=False))
         assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
+        await ask(pilot)
+        report(session, session.sent[2], "busy", None, "another command is under way", ranks=(0,))
+        assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
+        (told,) = app._notifications
+        assert "(steps 5) was not made: rank 0 is busy" in told.message
 
 
-async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
+async def test_failed_analysis_says_its_last_line(folder, monkeypatch):
+    session = controlled_job()
+    fails = "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')"
+    monkeypatch.setattr(captures, "command_for", lambda _folder: [sys.executable, "-c", fails])
+    async with opened(session, size=(100, 30)) as (app, pilot):
+        await ask(pilot)
+        written(session, session.sent[0], folder)
+        text, _ = await rows_of(app, pilot)
+        assert "the traces cannot be analysed: rank0.json.gz: no GPU activity in it" in text
+
+
+async def test_other_dashboard_s_capture_is_read_once_it_is_looked_at(folder):
     session = controlled_job()
     command = replace(commands.make("capture", {"steps": 3}), by="eve@elsewhere\x1b[2J", at_ns=T0)
     session.say(command)
@@ -159,21 +165,6 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     assert "62.5 %" in text
 
 
-async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
-    session = controlled_job()
-    first = commands.make("capture", {"steps": 3})
-    session.say(first)
-    report(session, first, "recording", 40)
-    async with opened(session, size=(160, 45)) as (app, pilot):
-        await ask(pilot)
-        why = "another command is under way: capture (steps 3)"
-        report(session, session.sent[0], "busy", None, why)
-        text = await shown(app, pilot)
-        assert "capture (steps 3)   at" in text
-        (told,) = app._notifications
-        assert told.message.startswith("capture (steps 5) was not made: rank 0 is busy")
-
-
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
@@ -182,7 +173,7 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
         (lost_host, "gpu-b cannot be reached"),
     ],
 )
-async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason):
+async def test_no_steps_are_asked_for_if_ranks_would_refuse(made, reason):
     session = made()
     async with opened(session, size=(100, 30)) as (app, pilot):
         await shown(app, pilot)
@@ -193,27 +184,3 @@ async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason)
     async with opened(FakeSession(job_key=None), size=(100, 30)) as (app, pilot):
         await pilot.press("c", "5")
         assert not isinstance(app.screen, CaptureScreen)
-
-
-async def test_an_analysis_that_fails_is_said_in_its_own_last_line():
-    fails = "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')"
-    found = await run([sys.executable, "-c", fails])
-    assert found.note == "the traces cannot be analysed: rank0.json.gz: no GPU activity in it"
-    assert (await run(["/no/such/program"])).note.startswith("the traces cannot be analysed")
-    assert (await run([sys.executable, "-c", ""])).note == "the analysis names no rank"
-
-
-def test_only_whole_step_records_count():
-    good = {"type": "step", "rank": 3, "comm_ns": 0, "hidden_ns": 0, "exposed_ns": 0}
-    bad = [
-        "not json", "[" * 100_000, "[]", {**good, "type": "rank"}, {**good, "rank": -1},
-        {**good, "rank": True}, {**good, "comm_ns": "1"}, {**good, "hidden_ns": None},
-        {**good, "exposed_ns": -1},
-    ]  # fmt: skip
-    lines = [line if isinstance(line, str) else json.dumps(line) for line in bad]
-    assert parse("\n".join(lines)) == {}
-    found = parse("\n".join([*lines, json.dumps(good)]))
-    assert found == {3: RankReference(0, 0, 0)}
-    assert found[3].overlap is None
-    bound = parse("\n".join(map(json.dumps, (good, {**good, "compute_exact": False}, good))))
-    assert bound == {3: RankReference(0, 0, 0, exact=False)}

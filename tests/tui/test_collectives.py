@@ -5,27 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.timeline.matching import match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
-from tests.fleet.builders import MS, SWITCHED, detail, info, status, step, welcome
-from tests.fleet.fakes import FakeSession
+from tests.fleet.builders import MS, SWITCHED, detail, info
 
-from .fakes import SIZES, line_of, opened, screen_of, shown
+from .fakes import line_of, opened, shown
 from .machines import NVLINK_PEAK, device, h200_node
-from .waits import split_step, waiting_job
+from .waits import waiting_job
 
 calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=5)
 
 
 @given(calls, calls, st.lists(st.integers(0, 80), max_size=6))
-def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count_each_moment_once(
-    a, b, compute
-):
+def test_parts_of_a_row_add_up_and_a_group_counts_no_moment_twice(a, b, compute):
     ns = sorted(set(compute))[: len(set(compute)) // 2 * 2]
     details = {rank: replace(detail(rank), compute_spans_ns=tuple(ns)) for rank in (0, 1)}
     begun_ns = details[0].start_ns
@@ -64,7 +60,7 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count
         assert sorted(map(id, ordered(rows, by))) == sorted(map(id, rows))
 
 
-async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
+async def test_collective_that_is_not_attributed_says_why():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     async with opened(job) as (app, pilot):
         text = await shown(app, pilot, "C")
@@ -75,19 +71,7 @@ async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
         assert "not attributed: the ends disagree" in " ".join((await shown(app, pilot)).split())
 
 
-async def test_calls_whose_like_on_other_ranks_is_not_known_are_counted():
-    session = waiting_job(ranks=2)
-    for rank in (0, 1):
-        totals, made = split_step(rank, 8)
-        once = CollectiveSpan("ncclKernel", None, "", True, 0, MS)
-        more = (once, replace(once, start_ns=2 * MS, end_ns=3 * MS))[: rank + 1]
-        session.say(totals, replace(made, collectives=more + made.collectives))
-    session.clock.pass_s(2)
-    text = await screen_of(session, "C")
-    assert "1 not attributed   up to 1 more a rank not matched" in text
-
-
-async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one_on_the_timelines():
+async def test_enter_shows_the_selected_collective_on_the_timelines():
     session = waiting_job(ranks=2)
     for rank in (0, 1):
         spans = [
@@ -108,15 +92,7 @@ async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_where_timelines_are_missing_the_view_says_whose():
-    ranks = range(MOST_COMPARED + 1)
-    told = (message for rank in ranks for message in (info(rank), step(rank, 1)))
-    session = FakeSession(welcome(world_size=len(ranks)), status(), *told, detail(0, 1))
-    text = await screen_of(session, "C", size=SIZES[2])
-    assert "no collective to show: no timeline of ranks 1-" in text
-
-
-def test_the_bus_has_the_peak_of_the_link_that_carries_it_if_one_does():
+def test_bus_has_the_peak_of_its_slowest_link():
     def views(job):
         return job.tick().ranks[:2]
 

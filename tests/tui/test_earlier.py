@@ -26,15 +26,14 @@ from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, repor
 
 
 class Watched(FakeSession):
-    """It may turn from job to job. All are of one script and folder, but for what is in `homes`."""
+    """It may turn from job to job."""
 
     def __init__(self):
         super().__init__()
-        self.homes = {}
         self.seen = JobsSeen()
 
-    def job(self, key, *, steps=20, ranks=2, **parts):
-        self.say(welcome(job=key, script=f"{key}.py", world_size=ranks))
+    def job(self, key, *, steps=20, ranks=2, script="train.py", **parts):
+        self.say(welcome(job=key, script=script, world_size=ranks))
         self.look()
         for rank in range(ranks):
             self.say(info(rank, job=key), *(step(rank, number, **parts) for number in range(steps)))
@@ -47,9 +46,7 @@ class Watched(FakeSession):
         self.look()
 
     def look(self):
-        snapshot = self.tick()
-        key = snapshot.job.job
-        self.seen.see(snapshot, record(key, **self.homes.get(key, {})))
+        self.seen.see(self.tick())
 
 
 def test_left_job_keeps_its_figures_and_steps():
@@ -57,13 +54,13 @@ def test_left_job_keeps_its_figures_and_steps():
     assert (watched.seen.present, watched.seen.earlier, watched.seen.all) == (None, None, [])
     watched.job("first", comm=30, hidden=15)
     assert watched.seen.earlier is None
-    assert [job.label for job in watched.seen.all] == ["first.py"]
+    assert [job.label for job in watched.seen.all] == ["train.py"]
     watched.say(welcome(job="second"))  # it has made no step yet
     watched.look()
     assert (watched.seen.present.job, watched.seen.earlier) == ("first", None)
     watched.job("second", comm=30, hidden=30)
     earlier = watched.seen.earlier
-    assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "first.py", 20)
+    assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "train.py", 20)
     assert earlier.figures.overlap == pytest.approx(0.5)
     assert (earlier.figures.step_ns, earlier.figures.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
     assert [job.job for job in watched.seen.all] == ["first", "second"]
@@ -73,36 +70,16 @@ def test_left_job_keeps_its_figures_and_steps():
     assert [job.job for job in watched.seen.all] == ["second", "first"]
 
 
-@pytest.mark.parametrize("elsewhere", [{"script": "other.py"}, {"cwd": "/other"}, {"host": "gpu-b"}])
-def test_job_of_other_script_folder_or_host_is_not_compared(elsewhere):
-    watched = Watched()
-    watched.homes["second"] = elsewhere
-    for key in ("first", "second"):
-        watched.job(key)
-    assert watched.seen.earlier is None
-    assert [job.job for job in watched.seen.all] == ["first", "second"]
-    for key in ("first", "second"):
-        watched.seen.describe(key, key)
-    assert watched.seen.earlier.job == "first"  # whose place it took: both were started here
-    watched.job("third")
-    assert watched.seen.earlier.job == "first"
-
-
-def test_job_in_unknown_place_is_not_compared():
-    seen = JobsSeen()
-    for key in ("first", "second"):
-        seen.see(FakeSession(welcome(job=key), info(0, job=key), step(0, 0)).tick())
-    assert [job.job for job in seen.all] == ["first", "second"]
-    assert seen.earlier is None
-
-
-def test_job_started_here_has_its_request_and_end():
+def test_job_of_another_script_is_compared_if_both_were_started_here():
     watched = Watched()
     watched.job("first")
-    watched.seen.describe("first", "ddp --layers 8")
-    assert (watched.seen.present.label, watched.seen.present.how) == ("ddp --layers 8", "runs")
+    watched.say(welcome(job="second", script="other.py"), info(0, job="second", exact=False))
+    watched.steps(0, 1)
+    assert watched.seen.earlier is None
+    assert [job.exact for job in watched.seen.all] == [True, False]  # kept: whether figures are bounds
     watched.seen.describe("first", "ddp --layers 8", "ended here")
-    watched.job("second")
+    watched.seen.describe("second", "fsdp")
+    assert (watched.seen.present.label, watched.seen.present.how) == ("fsdp", "runs")
     assert (watched.seen.earlier.label, watched.seen.earlier.how) == ("ddp --layers 8", "ended here")
 
 
@@ -118,7 +95,7 @@ def test_job_that_ended_without_a_step_is_listed():
     assert watched.seen.earlier is None
 
 
-def test_figures_leave_out_disturbed_steps():
+def test_figures_leave_out_stalls_and_disturbed_steps():
     watched = Watched()
     watched.job("first", steps=10, comm=30, hidden=0)
     for rank in (0, 1):
@@ -126,7 +103,10 @@ def test_figures_leave_out_disturbed_steps():
         later = (step(rank, number, comm=30, hidden=0 if number == 15 else 30) for number in range(11, 20))
         watched.say(*(replace(each, captured=each.step == 15) for each in later))
     watched.look()
-    assert watched.seen.present.figures.overlap == 1.0
+    figures = watched.seen.present.figures
+    assert figures.overlap == 1.0
+    watched.steps(20, 21, compute=60_000)
+    assert watched.seen.present.figures.step_ns == figures.step_ns
 
 
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
@@ -163,8 +143,8 @@ def test_change_of_a_knob_begins_a_row():
     watched = knobbed()
     fifty = change(watched, BUCKET, "50", 20, until=40)
     two = [
-        ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
-        ("first.py, bucket 50 MiB, depth 1", 20, "runs"),
+        ("train.py, bucket 25 MiB, depth 1", 20, "changed"),
+        ("train.py, bucket 50 MiB, depth 1", 20, "runs"),
     ]
     assert rows(watched) == two
     before, now = watched.seen.all
@@ -178,9 +158,9 @@ def test_change_of_a_knob_begins_a_row():
     # One that comes back is a row of its own later steps.
     change(watched, fifty, "25", 40, until=70, hidden=10)
     assert rows(watched) == [
-        ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
-        ("first.py, bucket 50 MiB, depth 1", 20, "changed"),
-        ("first.py, bucket 25 MiB, depth 1", 30, "runs"),
+        ("train.py, bucket 25 MiB, depth 1", 20, "changed"),
+        ("train.py, bucket 50 MiB, depth 1", 20, "changed"),
+        ("train.py, bucket 25 MiB, depth 1", 30, "runs"),
     ]
     assert [job.figures.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
 
@@ -194,8 +174,8 @@ def test_row_waits_for_ranks_that_are_behind():
     assert len(rows(watched)) == 1
     watched.steps(20, 30)
     assert rows(watched) == [
-        ("first.py, bucket 25 MiB, depth 1", 25, "changed"),
-        ("first.py, bucket 50 MiB, depth 1", 5, "runs"),
+        ("train.py, bucket 25 MiB, depth 1", 25, "changed"),
+        ("train.py, bucket 50 MiB, depth 1", 5, "runs"),
     ]
 
 
@@ -203,7 +183,7 @@ def test_changed_job_is_compared_by_its_last_settings():
     watched = knobbed()
     change(watched, BUCKET, "50", 20, until=40)
     watched.job("second")
-    assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
+    assert watched.seen.earlier.named == "train.py, bucket 50 MiB, depth 1"
     assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
     watched.seen.describe("first", "ddp", "ended here")
     assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
@@ -217,25 +197,7 @@ def test_ended_job_keeps_its_values():
     watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
     assert watched.tick().knobs == ()
-    assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
-
-
-def test_figures_leave_out_stalls():
-    watched = Watched()
-    watched.job("first", steps=5)
-    usual_ns = watched.seen.present.figures.step_ns
-    watched.steps(5, 6, compute=60_000)
-    watched.steps(6, 60)
-    assert watched.seen.present.figures.step_ns == usual_ns
-
-
-def test_bounds_are_kept():
-    watched = Watched()
-    watched.say(welcome(job="first"), info(0, job="first"), info(1, job="first", exact=False))
-    watched.steps(0, 1)
-    assert not watched.seen.present.exact
-    watched.job("second")
-    assert [job.exact for job in watched.seen.all] == [False, True]
+    assert rows(watched) == [("train.py, bucket 25 MiB, depth 1", 20, "ended")]
 
 
 def test_kept_rows_are_bounded():
@@ -250,12 +212,11 @@ def test_kept_rows_are_bounded():
 
 def test_job_is_compared_with_the_one_before_at_intervals():
     watched = Watched()
-    watched.homes["second"] = watched.homes["first"] = {"script": "train.py"}
     watched.job("first", compute=90)
     watched.job("second", compute=60)
     found = watched.seen.compare(watched.tick())
-    assert found.title == "beside the job before: first.py"
-    assert (found.old, found.new, found.of_change) == ("first.py", "second.py", False)
+    assert found.title == "beside the job before: train.py"
+    assert (found.old, found.new, found.of_change) == ("before", "now", False)
     assert found.before.figures.step_ns > found.after.figures.step_ns
     assert watched.seen.compare(watched.tick()) is found
     watched.clock.pass_s(COMPARED_EVERY_NS / 1e9)

@@ -1,11 +1,16 @@
 """What is found of a job: the list, the selected finding, and when it is looked for."""
 
 import pytest
+from msgspec.structs import replace
 
-from overlaptop.findings.finding import Certainty, Finding, why_late
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.report.who_is_late import Kind
 from overlaptop.trials.effect import Effect
-from overlaptop.tui.model.latest_findings import LOOK_EVERY_NS
+from overlaptop.tui.model.latest_findings import LOOK_EVERY_NS, LatestFindings
 from overlaptop.tui.rank.screen import RankScreen
+from tests.fleet.builders import MS, T0, Clock, S, info, unmeasured, welcome
 
 from .fakes import line_of, opened, running_job, shown, text_of
 from .waits import say_step, waiting_job
@@ -23,9 +28,11 @@ def found(number, **changes):
     return Finding(**made | changes)
 
 
-async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_its_rank():
+async def test_finding_is_shown_in_full_and_told_to_the_hub_once():
     async with opened(waiting_job()) as (app, pilot):
         text = await shown(app, pilot, "f")
+        await shown(app, pilot, rest_s=3)
+        assert app.dashboard.session.found == ["slow_compute"]
         row = line_of(text, "▸").split()
         assert row[:4] == ["▸", "16.0", "ms", "likely"]
         for words in (
@@ -38,27 +45,7 @@ async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_it
         assert app.dashboard.state.selected.rank == 2
 
 
-async def test_hub_is_told_once_of_each_rule_that_warns():
-    session = waiting_job()
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot)
-        await shown(app, pilot, rest_s=3)
-        assert session.found == ["slow_compute"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "warns"),
-    [
-        ({}, False),
-        ({"certainty": Certainty.LIKELY}, True),
-        ({"certainty": Certainty.LIKELY, "gain_ns": 0}, False),
-    ],
-)
-def test_finding_warns_if_its_cause_is_known_and_costs_something(changes, warns):
-    assert found(1, **changes).warns is warns
-
-
-async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figures_change():
+async def test_long_list_keeps_its_cursor_when_figures_change():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
         state, view = app.dashboard.state, app.screen._list
@@ -93,7 +80,7 @@ async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figur
         (Effect(0.5, 0.3, 0.7, 14), "delayed 0.50 ± 0.20: whether rank 1 is critical is not known"),
     ],
 )
-async def test_a_finding_tells_what_a_delay_of_its_rank_has_shown(slope, words):
+async def test_finding_has_the_result_of_a_delay_of_its_rank(slope, words):
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
         state, view = app.dashboard.state, app.screen._list
@@ -104,7 +91,7 @@ async def test_a_finding_tells_what_a_delay_of_its_rank_has_shown(slope, words):
         assert "±" not in "".join(text_of(line) for line in view.draw(100, 18))
 
 
-async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while_paused():
+async def test_findings_are_refreshed_at_intervals_unless_paused():
     session = waiting_job()
     async with opened(session) as (app, pilot):
         await shown(app, pilot)
@@ -120,14 +107,20 @@ async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while
         assert app.dashboard.state.findings is not first
 
 
-@pytest.mark.parametrize(
-    ("title", "words"),
-    [
-        ("rank 2 computes 1.9 ms longer", "it computes 1.9 ms longer"),
-        ("rank 2's data loader stands", "its data loader stands"),
-    ],
-)
-def test_why_a_rank_is_late_is_told_of_that_rank_by_findings_that_say_so(title, words):
-    about = [found(1, title="no cause"), found(2, title=title, why_late=True)]
-    assert why_late(about, 2) == words
-    assert why_late(about, 1) == why_late([], 2) == ""
+def test_counters_name_a_loading_rank_before_any_step_is_measured():
+    clock = Clock()
+    fleet = JobState(clock)
+    fleet.set_hub_state(HubState.LIVE)
+    for message in (welcome(world_size=2), info(0), info(1)):
+        fleet.apply(message)
+    for number in range(30):
+        for rank in (0, 1):
+            fleet.apply(replace(unmeasured(rank, number), loading_ns=60 * MS * rank))
+    latest, lines = LatestFindings(), []
+    for second in range(3):
+        clock.at_ns = T0 + (10 + second) * S
+        snapshot = fleet.snapshot()
+        found = latest.take(snapshot)
+        lines.append(latest.line(snapshot))
+    assert [(each.rule, each.ranks) for each in found] == [("data_loading", (1,))]
+    assert (lines[-1].kind, lines[-1].late_rank, lines[-1].cause_rule) == (Kind.LATE, 1, "data_loading")

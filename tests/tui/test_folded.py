@@ -1,6 +1,5 @@
 """The overview of a job with more ranks than rows: a mark a rank."""
 
-from overlaptop.report.deviations import MOST_LISTED
 from overlaptop.tui.rank.screen import RankScreen
 from tests.fleet.builders import sample
 
@@ -28,7 +27,7 @@ def glyph(app, rank, width):
     return marks(app)[rank // line_ranks][rank % line_ranks // 2]
 
 
-async def test_a_thousand_ranks_have_a_mark_each_in_ten_lines_of_sixty_columns():
+async def test_thousand_ranks_have_a_mark_each_on_a_small_screen():
     async with opened(large_job(1024), SMALL_TERMINAL) as (app, pilot):
         text = await shown(app, pilot)
         assert "▀" * 56 in text
@@ -36,25 +35,23 @@ async def test_a_thousand_ranks_have_a_mark_each_in_ten_lines_of_sixty_columns()
         assert sum(map(len, marks(app))) == 1024 // 2
 
 
-async def test_a_job_that_fits_has_a_row_a_rank():
-    async with opened(large_job(MOST_LISTED)) as (app, pilot):
-        assert "M next" not in await shown(app, pilot)
-        assert table_ranks(app)[:4] == [0, 1, 2, 3]
-
-
-async def test_marks_tell_the_rank_the_place_and_the_node_that_deviate():
+async def test_marks_show_deviating_ranks_and_groups():
     async with opened(large_job(RANKS), ascii=True) as (app, pilot):
-        await shown(app, pilot)
+        assert "248 of 256 ranks report" in await shown(app, pilot)
         width = app.size.width
+        assert glyph(app, 0, width) == "@"
+        assert {glyph(app, rank, width) for rank in (4, 6, 16, 24)} == {"o"}
         assert glyph(app, LATE, width) == "+"
         assert {glyph(app, at, width) for at in range(SLOW_PLACE, 80, NODE_RANKS)} == {"-"}
         in_node = range(NODE_RANKS * SLOW_NODE, NODE_RANKS * (SLOW_NODE + 1))
         assert {glyph(app, rank, width) for rank in in_node} == {"="}
         assert glyph(app, NODE_RANKS * ABSENT_NODE, width) == "?"
         assert glyph(app, 254, width) == "."
+        await shown(app, pilot, "right")
+        assert glyph(app, 16, width) == "."
 
 
-async def test_those_that_deviate_most_have_rows_below_the_selected_one():
+async def test_ranks_that_deviate_most_have_rows():
     async with opened(large_job(RANKS)) as (app, pilot):
         await shown(app, pilot)
         selected, *listed = table_ranks(app)
@@ -76,18 +73,7 @@ async def test_arrows_choose_a_row_or_a_mark_and_enter_opens_it():
         assert app.dashboard.state.selected.rank == RANKS - 2
 
 
-async def test_groups_of_the_selected_rank_light_up():
-    async with opened(large_job(RANKS), ascii=True) as (app, pilot):
-        await shown(app, pilot)
-        width = app.size.width
-        assert glyph(app, 0, width) == "@"
-        assert {glyph(app, rank, width) for rank in (4, 6, 16, 24)} == {"o"}
-        assert glyph(app, 12, width) == "."
-        await shown(app, pilot, "right")
-        assert glyph(app, 16, width) == "."
-
-
-async def test_a_key_chooses_the_quantity_among_the_known_ones():
+async def test_m_chooses_a_known_quantity():
     session = large_job(RANKS)
     async with opened(session) as (app, pilot):
         before = await shown(app, pilot)
@@ -115,11 +101,6 @@ async def test_sorting_and_filters_show_rows_again():
         assert "M next" not in await shown(app, pilot, "s")
         await shown(app, pilot, "slash", *"136-139", "enter")
         assert set(table_ranks(app)) == {136, 137, 138, 139}
-
-
-async def test_the_header_tells_how_many_ranks_report():
-    async with opened(large_job(RANKS)) as (app, pilot):
-        assert "248 of 256 ranks report" in await shown(app, pilot)
 
 
 async def test_without_colours_marks_are_glyphs(monkeypatch):

@@ -78,14 +78,6 @@ async def test_one_key_freezes_the_slowest_kept_step_and_its_scale_is_its_own():
         assert "▸" not in row_of(text, 3)
 
 
-async def test_the_slowest_step_is_one_whose_timeline_is_kept():
-    session = late_by_turns(14, slow=9)
-    session.say(*(replace(step(rank, 14), step_ns=900 * MS) for rank in range(4)))
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot)
-        assert is_of(await shown(app, pilot, "L"), 9)
-
-
 async def test_a_click_in_the_history_shows_the_slowest_step_of_that_column():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
         await shown(app, pilot)

@@ -10,7 +10,6 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
-from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire import commands
 
 from .fakes import WIDE, app_of, opened, running_job, screen_text, shown, table_ranks
@@ -29,8 +28,9 @@ async def burst(app, pilot, text):
     await pilot.pause()
 
 
-async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
-    async with opened(running_job()) as (app, pilot):
+async def test_text_enter_and_the_next_key_may_come_at_once():
+    launcher = FakeLauncher()
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await burst(app, pilot, "/0-1\rs")
         await shown(app, pilot)
         assert app.screen.prompt is None
@@ -40,20 +40,20 @@ async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
         await burst(app, pilot, "/3\x1b2")
         assert app.dashboard.state.filter.words == ""
         assert isinstance(app.screen, RankScreen)
+        await burst(app, pilot, "w--seed 7\r")
+        assert launcher.requests == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 @pytest.mark.parametrize(
     ("keys", "screen", "words"),
     [
         ("/foo bar<", OverviewScreen, "foo bar<"),
-        ("b q[a ", OverviewScreen, " q[a "),
         ("ub7", TuneScreen, "7"),
-        ("2b9", RankScreen, "9"),
         ("c q[a ", CaptureScreen, " q[a "),
         ("a1,9q", TrialsScreen, "1,9q"),
     ],
 )
-async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(keys, screen, words):
+async def test_keys_right_behind_the_key_of_a_prompt_go_to_it(keys, screen, words):
     session = controlled_job()
     async with opened(session) as (app, pilot):
         await burst(app, pilot, keys)
@@ -74,14 +74,6 @@ async def test_an_answer_and_the_next_key_may_come_at_once():
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
-    launcher = FakeLauncher()
-    async with opened(running_job(), launcher=launcher) as (app, pilot):
-        await burst(app, pilot, "w--seed 7\r")
-        assert isinstance(app.screen, WorkloadsScreen)
-        assert launcher.requests == [LaunchRequest("ddp", ("--seed", "7"))]
-
-
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
     async with opened(running_job()) as (app, pilot):
         await pilot.press("slash")
@@ -98,13 +90,10 @@ def job_of_ours():
     return launcher, app_of(session, launcher=launcher)
 
 
-@pytest.mark.parametrize(
-    ("size", "keys"), [(WIDE, ("o", "down", "down", "enter")), ((60, 20), ("w", "down", "enter"))]
-)
-async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
+async def test_a_workload_replaces_a_running_one_only_after_a_yes():
     launcher, app = job_of_ours()
-    async with app.run_test(size=size) as pilot:
-        text = " ".join((await shown(app, pilot, *keys)).split())
+    async with app.run_test(size=(60, 20)) as pilot:
+        text = " ".join((await shown(app, pilot, "w", "down", "enter")).split())
         assert "end ddp and start fsdp? y: yes esc: no" in text
         await shown(app, pilot, "enter", "space", "q", "escape")
         assert launcher.requests == [LaunchRequest("ddp")]
@@ -128,10 +117,10 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
     assert not app.is_running
 
 
-@pytest.mark.parametrize(("size", "keys"), [(WIDE, "]"), ((60, 20), "[["), ((60, 20), "ur")])
-async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
+@pytest.mark.parametrize("keys", ["[[", "ur"])
+async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(keys):
     session = controlled_job(with_value(BUCKET, "100"))
-    async with opened(session, size=size) as (app, pilot):
+    async with opened(session, size=(60, 20)) as (app, pilot):
         await burst(app, pilot, keys)
         assert "esc takes it back" in " ".join((await shown(app, pilot)).split())
         await shown(app, pilot, rest_s=1.0)

@@ -1,13 +1,11 @@
 """``R``: a recording of the job on the screen."""
 
-import sys
-
 import pytest
 
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.recording.reader import open_recording
 from tests.fleet.builders import Clock
-from tests.recording.played import PlayedJob, played
+from tests.recording.played import PlayedJob
 
 from .fakes import opened, shown
 
@@ -29,7 +27,8 @@ def go_on(app, job, steps):
         app.read()
 
 
-async def test_key_begins_and_ends_a_recording_with_its_size_in_the_title(job, tmp_path):
+@pytest.mark.parametrize("ends", ["R", "other job"])
+async def test_r_or_another_job_ends_a_recording(job, tmp_path, ends):
     async with opened(job.session, recorder=job.recorder) as (app, pilot):
         go_on(app, job, range(20))
         assert "● rec" not in await shown(app, pilot)
@@ -38,19 +37,13 @@ async def test_key_begins_and_ends_a_recording_with_its_size_in_the_title(job, t
         assert "recording to job-1-" in said(app)
         go_on(app, job, range(20, 40))
         assert "KiB" in (await shown(app, pilot)).partition("● rec ")[2].splitlines()[0]
-        assert "● rec" not in await shown(app, pilot, "R")
-    (path,) = tmp_path.glob("job-1-*.mcap")
-    assert ReplaySession(open_recording(path)).seek(job.clock()).totals.step == 39
-
-
-async def test_other_job_on_the_screen_ends_the_recording(job, tmp_path):
-    async with opened(job.session, recorder=job.recorder) as (app, pilot):
-        await shown(app, pilot, "R")
-        go_on(app, job, range(5))
-        app.dashboard.select_job("job-2")
+        if ends == "R":
+            await pilot.press("R")
+        else:
+            app.dashboard.select_job("job-2")
         assert "● rec" not in await shown(app, pilot)
     (path,) = tmp_path.glob("job-1-*.mcap")
-    assert open_recording(path).damage == ()
+    assert ReplaySession(open_recording(path)).seek(job.clock()).totals.step == 39
 
 
 async def test_failed_write_ends_the_recording_and_the_screen_goes_on(job, monkeypatch):
@@ -83,17 +76,3 @@ async def test_recording_that_cannot_begin_says_why(job, monkeypatch, fault, wor
         text = await shown(app, pilot, "R")
         assert words in said(app)
         assert "● rec" not in text
-
-
-def test_without_mcap_a_recorder_raises_import_error(job, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "overlaptop.recording.writer", None)
-    with pytest.raises(ImportError):
-        job.recorder.begin(tmp_path / "run.mcap")
-    assert job.recorder.size_bytes is None
-
-
-async def test_recording_cannot_be_recorded(tmp_path):
-    played(Clock(), tmp_path / "run.mcap", 10)
-    session = ReplaySession(open_recording(tmp_path / "run.mcap"), monotonic_s=Clock().monotonic_s)
-    async with opened(session, (160, 200), readonly=True) as (app, pilot):
-        assert "begin or end a recording" not in await shown(app, pilot, "?")

@@ -23,24 +23,16 @@ def at_s(session):
     return round((session.at_ns - session.recording.first_ns) / 1e9)
 
 
-async def test_header_says_that_it_is_a_recording_and_of_when(session):
-    async with opened(session, readonly=True) as (app, pilot):
+async def test_keys_move_pause_and_look_back_in_the_recording(session):
+    async with opened(session, (160, 200), readonly=True) as (app, pilot):
         text = await shown(app, pilot)
         assert "recorded " in text
         assert "● live" not in text
-
-
-async def test_keys_go_back_and_on_in_the_recording(session):
-    async with opened(session, readonly=True) as (app, pilot):
         await shown(app, pilot, ")", ")")
         assert at_s(session) == 20
         assert "rank 1 is late" in await shown(app, pilot, ")")
         await shown(app, pilot, "(", "(")
         assert at_s(session) == 10
-
-
-async def test_pausing_the_screen_stops_the_recording(session):
-    async with opened(session, readonly=True) as (app, pilot):
         assert "of the recording" in await shown(app, pilot, "space")
         assert session.paused
         for keys in ((")", ")"), ("N",)):
@@ -48,6 +40,12 @@ async def test_pausing_the_screen_stops_the_recording(session):
             assert session.paused
         assert "recorded " in await shown(app, pilot, "space")
         assert not session.paused
+        assert "past step" in await shown(app, pilot, "L")
+        assert session.paused
+        text = await shown(app, pilot, "?")
+        assert "10 s back in the recording" in text
+        for never in ("larger bucket size", "begin or end a recording"):
+            assert never not in text
 
 
 async def test_time_goes_on_from_where_no_event_was_found(tmp_path, monkeypatch):
@@ -77,17 +75,3 @@ async def test_next_event_is_the_next_finding(tmp_path):
         await shown(app, pilot, "N")
         assert 0 < at_s(session) < 20
         assert "rank 2" in await shown(app, pilot, "f")
-
-
-async def test_slowest_step_is_shown_as_live(session):
-    async with opened(session, readonly=True) as (app, pilot):
-        await shown(app, pilot, ")", ")")
-        assert "past step" in await shown(app, pilot, "L")
-        assert session.paused
-
-
-async def test_keys_that_change_a_job_are_not_offered(session):
-    async with opened(session, (160, 200), readonly=True) as (app, pilot):
-        text = await shown(app, pilot, "?")
-        assert "10 s back in the recording" in text
-        assert "a larger bucket size" not in text

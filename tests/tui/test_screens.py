@@ -11,7 +11,7 @@ from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
-from overlaptop.tui.help.screen import HelpPage, HelpScreen, NoticesScreen
+from overlaptop.tui.help.screen import HelpPage, NoticesScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.keys import APP_KEYS
@@ -45,7 +45,7 @@ from .machines import cpu_only, grace_hopper, h200_node, misplaced, unbound
 from .waits import waiting_job
 
 
-async def test_digits_turn_to_views_and_the_key_that_opened_one_closes_it():
+async def test_digits_open_views_and_a_view_s_own_key_closes_it():
     async with opened(running_job()) as (app, pilot):
         for key, kind in (
             *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("1", OverviewScreen)),
@@ -115,28 +115,17 @@ async def test_help_says_whether_a_job_ends_with_the_dashboard(running):
 
 
 @pytest.mark.parametrize(
-    ("keys", "title", "key", "word"),
-    [
-        ("1", "Overview", "drop the filter", "overlap"),
-        ("2", "A rank's screen", "next collective", "named"),
-        ("m", "Machine", "previous rank", "unexplained"),
-        ("u", "Tune", "previous knob", "knob"),
-        ("a", "Trials", "leave; the trials go on", "critical, slope"),
-        ("n", "Notices", "ten up", None),
-        ("o", "Jobs", "ten up", None),
-    ],
+    ("opens", "title", "key", "word"),
+    [("2", "A rank's screen", "next collective", "named"), ("u", "Tune", "previous knob", "knob")],
 )
-async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_on(keys, title, key, word):
+async def test_help_opens_on_the_keys_and_words_of_its_screen(opens, title, key, word):
     async with opened(running_job()) as (app, pilot):
-        await pilot.press(keys, "f1")
-        assert isinstance(app.screen, HelpScreen)
+        await pilot.press(opens, "f1")
         assert screen_lines(app)[0].strip() == title
-        page = app.screen.query_one(HelpPage).lines(160)
-        said = [text_of(line) for line in page]
+        said = [text_of(line) for line in app.screen.query_one(HelpPage).lines(160)]
         here = said[: said.index(" Everywhere")]
         assert sum(key in line for line in here) == 1
-        if word is not None:
-            assert any(line.startswith(f"  {word} ") for line in here[here.index(" Words here") :])
+        assert any(line.startswith(f"  {word} ") for line in here[here.index(" Words here") :])
 
 
 # Colours and glyphs
@@ -161,8 +150,10 @@ def test_every_part_of_a_step_stands_out_against_the_screen(palette):
         assert contrast(palette.colors[name], palette.colors["screen"]) >= 3, name
 
 
-async def test_themes_go_round_and_come_back_and_an_unknown_one_is_refused():
+async def test_themes_go_round_and_textures_can_be_added():
     async with opened(running_job()) as (app, pilot):
+        for textured in (True, False):
+            assert ("▓▓ hidden" in await shown(app, pilot, "g")) == textured
         seen = [app.theme]
         for _ in range(len(PALETTES) - 1):
             await pilot.press("t")
@@ -186,12 +177,6 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
             await pilot.pause()
             assert all(color.is_default for color in colors(app)), key
         await pilot.press("ctrl+p")
-
-
-async def test_textures_can_be_turned_on_beside_colors():
-    async with opened(running_job()) as (app, pilot):
-        for textured in (True, False):
-            assert ("▓▓ hidden" in await shown(app, pilot, "g")) == textured
 
 
 async def test_ascii_means_ascii():
@@ -230,8 +215,7 @@ async def test_every_screen_fits_every_size(make, screens):
                 assert fills(app, size), (size, keys)
 
 
-@pytest.mark.parametrize("size", [WIDE, (100, 30)])
-async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
+async def test_words_from_a_machine_steer_neither_terminal_nor_markup():
     session = FakeSession(replace(welcome(), script=HOSTILE, host=HOSTILE), status())
     words = dict.fromkeys(
         ("host", "script", "device", "backend", "source_reason", "torch_version"), HOSTILE
@@ -241,10 +225,10 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
     session.say(replace(detail(0, 39), collectives=(collective,)))
     session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
     session.fleet.set_hub_state(HubState.LIVE, f"joining {HOSTILE}")
-    async with opened(session, size=size) as (app, pilot):
+    async with opened(session) as (app, pilot):
         for key in ("1", "2", "3", "4", "6", "C", "T"):
             assert "]0;pwned" in await shown(app, pilot, key), key
-            assert fills(app, size), key
+            assert fills(app, WIDE), key
         assert "[bold red]x[/]" in screen_text(app)
 
 
@@ -258,15 +242,9 @@ def waiting(**session):
 
 @pytest.mark.parametrize(
     ("failure", "minutes_ago", "named"),
-    [
-        ("SyntaxError: invalid syntax", 0, True),
-        ("", 0, False),
-        ("ValueError", 11, False),
-    ],
+    [("SyntaxError: invalid syntax", 0, True), ("", 0, False), ("ValueError", 11, False)],
 )
-async def test_where_no_job_runs_the_last_one_is_named_if_it_failed_lately(
-    socket_dir, failure, minutes_ago, named
-):
+async def test_without_a_job_the_last_failed_one_is_named(socket_dir, failure, minutes_ago, named):
     end = RankEnd(1, T0 - minutes_ago * 60 * S, clean=True, failure=failure)
     last_end.write(LastEnd("train.py", end.at_ns, 1, (end,)), 0)
     async with opened(waiting(), size=(60, 20)) as (app, pilot):
@@ -275,15 +253,14 @@ async def test_where_no_job_runs_the_last_one_is_named_if_it_failed_lately(
         assert ("the last one, train.py, ended" in text) == named
 
 
-async def test_without_a_job_workloads_are_offered_and_started_until_one_is_there():
+async def test_without_a_job_a_workload_can_be_started():
     launcher, session = FakeLauncher(), waiting()
     async with opened(session, launcher=launcher) as (app, pilot):
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
-        for words in ("waiting for a job", "ddp", "-m overlaptop.agent"):
+        for words in ("waiting for a job", "run a bundled workload", "-m overlaptop.agent"):
             assert words in text
-        await pilot.press("enter")
-        await app.workers.wait_for_complete()
+        await pilot.press("w", "enter", "escape")
         assert launcher.requests == [LaunchRequest("ddp")]
         launcher.comes_up()
         assert "ddp is starting" in await shown(app, pilot)
@@ -296,27 +273,19 @@ async def test_without_a_job_workloads_are_offered_and_started_until_one_is_ther
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_a_workload_that_cannot_start_says_why():
-    async with opened(waiting(), launcher=FakeLauncher(torch=False)) as (app, pilot):
-        await shown(app, pilot, "enter")
-        await app.workers.wait_for_complete()
-        assert "ddp cannot be started: torch is not installed here" in await shown(app, pilot)
-
-
-async def test_of_several_jobs_one_is_chosen_from_a_list():
+async def test_list_of_jobs_stays_until_one_is_chosen():
     session = waiting(jobs=(record("job-a", "a.py"), record("job-b", "b.py")))
     async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
         for words in ("2 jobs on this machine", "a.py", "b.py"):
             assert words in text
+        await pilot.press("escape")
+        assert isinstance(app.screen, JobsScreen)
         await pilot.press("down", "enter")
         assert session.selected == ["job-b"]
         assert isinstance(app.screen, OverviewScreen)
-
-
-async def test_the_list_of_jobs_stays_until_the_user_leaves_it():
-    async with opened(running_job()) as (app, pilot):
-        await shown(app, pilot, "o")
-        assert isinstance(app.screen, JobsScreen)
-        await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
+    row = next(y for y, line in enumerate(text.splitlines()) if "b.py" in line)
+    async with opened(waiting(jobs=session.jobs)) as (app, pilot):
+        await shown(app, pilot)
+        await pilot.click(offset=(5, row), times=2)
+        assert app.dashboard.session.selected == ["job-b"]

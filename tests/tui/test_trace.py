@@ -3,17 +3,14 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from overlaptop.commands.analyze import session_of
 from overlaptop.fleet.finished_session import FinishedSession
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES
 from tests.formats.traces import kernel, small_job, write
 
-from .fakes import line_of, opened, row_of, running_job, screen_lines, screen_of, shown
+from .fakes import line_of, opened, row_of, screen_lines, screen_of, shown
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
@@ -22,9 +19,9 @@ def trace_of(path: Path) -> FinishedSession:
     return session_of(analyze(path, LaneRules(), detailed=True))
 
 
-async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
+async def test_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
-        await pilot.pause(0.3)
+        await shown(app, pilot)
         lines = screen_lines(app)
         assert lines[0].rstrip().endswith("■ trace")
         assert "2 ranks" in lines[0]
@@ -36,7 +33,7 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         assert "each column one step" in page
         for never in ("live", "since", "ago", "waiting for"):
             assert never not in page
-        await pilot.pause(0.6)
+        await shown(app, pilot)
         assert screen_lines(app) == lines
         text = await shown(app, pilot, "enter")
         assert "device NVIDIA H200   backend nccl 2.28.9" in text
@@ -45,9 +42,7 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
     assert app.return_code == 0
 
 
-async def test_fused_kernels_have_a_glyph_figures_and_a_legend_and_other_traces_have_none(
-    tmp_path: Path,
-) -> None:
+async def test_fused_kernels_have_a_glyph_figures_and_a_legend(tmp_path: Path) -> None:
     flux = "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90RSGemmUniversal<X> >()"
     fused = write(tmp_path / "fused.json", kernel(0, 20), kernel(20, 60, flux), kernel(80, 20))
     screen = await screen_of(trace_of(fused), ascii=True, size=(100, 40))
@@ -59,9 +54,7 @@ async def test_fused_kernels_have_a_glyph_figures_and_a_legend_and_other_traces_
     assert " fused " not in await screen_of(trace_of(small_job(tmp_path)), ascii=True, size=(100, 40))
 
 
-async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_first(
-    tmp_path: Path,
-) -> None:
+async def test_brackets_select_a_step_or_the_whole_trace(tmp_path: Path) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
         first = await shown(app, pilot, "]")
         assert "step 5   100 µs" in first.splitlines()[0].replace("    ", "   ")
@@ -91,8 +84,13 @@ async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> N
         assert "rank 0  step 3 " in await shown(app, pilot, "{")
 
 
-async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
-    lines = (await screen_of(trace_of(DATA / "ddp_25mb"), size=(160, 40))).splitlines()
+async def test_whole_trace_has_its_own_scale_and_counts_unnamed_collectives() -> None:
+    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
+        lines = (await shown(app, pilot)).splitlines()
+        text = await shown(app, pilot, "2")
+        assert "collectives 94 · –   named 48.9 %" in text
+        assert "94 collectives · –" in text
+        assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
     assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: its GPU is idle ")
     assert "; others wait 15.9 ms of the trace (11 %) " in lines[2]
     assert "overlap 42.3 %" in lines[3]
@@ -101,19 +99,8 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
     assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
 
 
-async def test_where_collectives_have_no_name_it_is_said_how_many_and_the_bytes_of_all_are_not_known() -> (
-    None
-):
-    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 45)) as (app, pilot):
-        text = await shown(app, pilot, "2")
-        assert "collectives 94 · –   named 48.9 %" in text
-        assert "94 collectives · –" in text
-        assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
-
-
-@pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
-async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with opened(trace_of(small_job(tmp_path)), size=size) as (app, pilot):
+async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path) -> None:
+    async with opened(trace_of(small_job(tmp_path)), size=(220, 200)) as (app, pilot):
         before = (await shown(app, pilot)).splitlines()
         assert "[] step" in before[-1]
         for word in ("bucket", "search", "tune", "run", "host", "machine", "pause", "capture", "jobs"):
@@ -121,40 +108,12 @@ async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: t
         for key in (*"c5au7bo4wm6H8pd", "space"):
             assert (await shown(app, pilot, key)).splitlines() == before, key
         assert not app._notifications
-
-
-async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: Path) -> None:
-    page = await screen_of(trace_of(small_job(tmp_path)), "question_mark", size=(140, 200))
+        page = await shown(app, pilot, "question_mark")
     titles = {line.strip() for line in page.splitlines()[:-1] if re.match(r" \w", line)}
     assert titles == {*OF_TRACES, "Words here", "Everywhere", "Other words"}
     assert "the next step of the trace" in page
     for never in ("a larger bucket size", "run torch.profiler", "other jobs", "the job goes on"):
         assert never not in page
-
-
-async def test_a_job_has_no_keys_of_a_trace() -> None:
-    async with opened(running_job(2), size=(220, 50)) as (app, pilot):
-        assert "] step" not in (await shown(app, pilot)).splitlines()[-1].replace("  ", " ")
-        before = app.dashboard.state.snapshot.totals.step
-        assert "the next step of the trace" not in await shown(app, pilot, "]", "question_mark")
-        assert app.dashboard.state.snapshot.totals.step == before
-
-
-async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:
-    session = trace_of(write(tmp_path / "rank3.json", kernel(5, 0), rank=3))
-    async with opened(session, size=(120, 30)) as (app, pilot):
-        assert "the trace of rank 3 holds no step" in await shown(app, pilot)
-        assert "whole trace  overlap –" in await shown(app, pilot, "enter")
-
-
-def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) -> None:
-    session = trace_of(small_job(tmp_path))
-    picture = session.tick()
-    assert session.tick() is picture
-    assert (picture.hub_state, picture.fresh, session.jobs) == (HubState.TRACE, (), ())
-    assert [len(view.history) for view in picture.ranks] == [2, 2]
-    assert not any(view.stale or view.ended for view in picture.ranks)
-    assert [notice.text for notice in picture.notices] == []
 
 
 def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:

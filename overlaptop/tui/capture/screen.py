@@ -22,9 +22,9 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
+from overlaptop.tui.model.captures import ProfilerReference
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
-from overlaptop.tui.model.profiler_reference import ProfilerReference
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.page import Page, PageScreen
@@ -45,6 +45,7 @@ _COLUMNS = (
 )
 _PLACES = 4
 """Most folders that are listed."""
+_DEFAULT_STEPS = "5"
 _EXPLAINED = (
     "live: the agent's overlap in the steps just before. profiler: the same overlap in torch.profiler's "
     "trace of the captured steps, which it slows down",
@@ -57,27 +58,26 @@ _BOUNDS = (
 )
 
 
-def newest_capture(state: ViewState) -> CommandView | None:
-    """Return this job's last capture; one that was refused as busy only counts if there is no other."""
-    captures = [each for each in state.snapshot.commands if each.name == CAPTURE]
-    captures.sort(key=lambda each: not each.busy)
-    return captures[-1] if captures else None
-
-
 class CaptureView(Page):
-    """The newest capture."""
+    """The newest capture; one that was refused as busy only if there is no other."""
 
     def lines(self, width: int) -> list[StyledLine]:
-        capture = newest_capture(self.state)
-        if capture is None:
+        captures = [each for each in self.state.snapshot.commands if each.name == CAPTURE]
+        if not captures:
             return _what_it_is(self.state, width)
+        capture = sorted(captures, key=lambda each: not each.busy)[-1]
         reference = self.dashboard.captures.references.get(capture.id)
         where, table = places(capture, self.state.snapshot.ranks), Table(_COLUMNS, width)
         bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
-        names = {} if self.state.exact else {"live": f"{BOUNDS['overlap']}live"}
-        names |= {"profiler": f"{BOUNDS['overlap']}profiler"} if bounds else {}
-        lines = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
-        lines += [table.header(names), *(table.row(_cells(each, reference)) for each in capture.ranks), ()]
+        inexact = {"live": not self.state.exact, "profiler": bounds}
+        names = {name: f"{BOUNDS['overlap']}{name}" for name, is_bound in inexact.items() if is_bound}
+        lines = [_asked(capture, width), *_stages(capture, width)]
+        for place in where[:_PLACES]:
+            lines += folded(place, width, TextStyle("accent", bold=True))
+        if reference is not None and reference.note:
+            lines += paragraph(reference.note, width, TextStyle("warning"))
+        lines += [(), table.header(names)]
+        lines += [*(table.row(_cells(each, reference)) for each in capture.ranks), ()]
         return lines + [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
 
 
@@ -108,76 +108,47 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
     at = STAGES.index(capture.state) if capture.state in STAGES else 0
     items = []
     for index, stage in enumerate(STAGES):
-        named = stage
-        if stage == "agreed" and capture.step is not None and index <= at:
-            named = f"agreed on step {count(capture.step)}"
+        on = f" on step {count(capture.step)}" if stage == "agreed" and capture.step is not None else ""
         if index < at or capture.state == WRITTEN:
-            items.append(Item((Segment("● ", TextStyle("good")), Segment(named, TEXT))))
+            line: StyledLine = (Segment("● ", TextStyle("good")), Segment(stage + on, TEXT))
         elif index == at:
-            items.append(Item((Segment("● ", TextStyle("warning")), bold(named))))
+            line = (Segment("● ", TextStyle("warning")), bold(stage + on))
         else:
-            items.append(Item((Segment("◌ ", FAINT), dim(named))))
+            line = (Segment("◌ ", FAINT), dim(stage))
+        items.append(Item(line))
     return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
-
-
-def _outcome(where: list[str], reference: ProfilerReference | None, width: int) -> list[StyledLine]:
-    lines = [
-        line for place in where[:_PLACES] for line in folded(place, width, TextStyle("accent", bold=True))
-    ]
-    if reference is not None and reference.note:
-        lines += paragraph(reference.note, width, TextStyle("warning"))
-    return lines
 
 
 def _cells(rank: RankProgress, reference: ProfilerReference | None) -> tuple[StyledLine, ...]:
     found = reference.ranks.get(rank.rank) if reference is not None else None
     profiled = found.overlap if found is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+    live, apart = rank.live_overlap, UNKNOWN
+    if live is not None and profiled is not None:
+        apart = f"{(live - profiled) * 100:+.1f} points"
     times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
-    comm, hidden, exposed = map(duration, times_ns)
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
-        (Segment(percent(rank.live_overlap), overlap_style(rank.live_overlap, bold=True)),),
+        (Segment(percent(live), overlap_style(live, bold=True)),),
         (Segment(percent(profiled), overlap_style(profiled, bold=True)),),
-        (Segment(_apart(rank.live_overlap, profiled)),),
-        (Segment(comm, TEXT),),
-        (Segment(hidden, TEXT),),
-        (Segment(exposed, TEXT),),
+        (Segment(apart),),
+        *((Segment(duration(ns)),) for ns in times_ns),
         (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
     )
 
 
-def _apart(live: float | None, profiled: float | None) -> str:
-    if live is None or profiled is None:
-        return UNKNOWN
-    return f"{(live - profiled) * 100:+.1f} points"
-
-
-DEFAULT_STEPS = 5
-
-
 class CaptureScreen(PageScreen):
-    """The newest capture of any dashboard."""
+    """Shows the newest capture of any dashboard."""
 
     title_in_help = glossary.CAPTURE
 
-    def __init__(self, dashboard: Dashboard, *, asks: bool) -> None:
-        """``asks``: open with the prompt for a new capture."""
+    def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
-        self._asks = asks
-
-    async def on_mount(self) -> None:  # type: ignore[override]
-        super().on_mount()
-        if self._asks:
-            await self.ask_for_steps()
 
     async def ask_for_steps(self) -> None:
-        # Textual's Input takes 20 ms to import: only on use.
-        from overlaptop.tui.widgets.line_prompt import LinePrompt
-
         hint = "enter: start   esc: not now"
-        await self.ask(LinePrompt("steps to capture ", str(DEFAULT_STEPS), hint, self._capture))
+        await self.ask_line("steps to capture ", _DEFAULT_STEPS, hint, self._capture)
 
     def _capture(self, words: str) -> str:
         if not words.strip().isdecimal():

@@ -54,7 +54,6 @@ class Row:
 
     @property
     def bytes(self) -> int | None:
-        """Return the total of all of them."""
         return sum_where_known(each.bytes for each in self.members)
 
     @property

@@ -38,7 +38,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import COLLECTIVES_KEYS, bindings
-from overlaptop.tui.model.state import step_name
+from overlaptop.tui.model.state import following, step_name
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.widgets.job_header import JobHeader
@@ -75,28 +75,26 @@ class CollectiveTable(RowList[Row]):
         self.reverse = False
         self.grouping = ""
         """One of GROUPINGS."""
-        self._singles: tuple[Row, ...] = ()
-        self._rows_of: tuple[object, object] = (None, None)
-        self._grouped: tuple[Row, ...] = ()
-        self._grouped_of: tuple[object, str] = (None, "")
 
     @property
     def rows(self) -> list[Row]:
-        singles = self._of_step()
-        if singles is not self._grouped_of[0] or self.grouping != self._grouped_of[1]:
-            self._grouped_of = singles, self.grouping
-            self._grouped = grouped(singles, self.grouping, self.state.details)
-        return ordered(self._grouped, self.order, reverse=self.reverse)
+        rows = grouped(self._singles(), self.grouping, self.state.details)
+        return ordered(rows, self.order, reverse=self.reverse)
 
     def key(self, row: Row) -> object:
         return row.key
 
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step, the order and the cursor; without a step always draw, since the reason changes."""
+        waits, details = self.state.waits, self.state.details
+        if waits is None:
+            return None
+        return (waits, details, self.order, self.reverse, self.grouping, self.cursor, self.state.exact)
+
     def costliest(self, row: Row) -> Collective:
         """Return the row's collective with most exposed time."""
-        return max(
-            (each for each in self._of_step() if each.members[0] in row.members),
-            key=lambda each: each.exposed_ns or 0,
-        ).members[0]
+        own = (each for each in self._singles() if each.members[0] in row.members)
+        return max(own, key=lambda each: each.exposed_ns or 0).members[0]
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         rows, state = self.rows, self.state
@@ -128,19 +126,16 @@ class CollectiveTable(RowList[Row]):
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
 
-    def _of_step(self) -> tuple[Row, ...]:
+    def _singles(self) -> tuple[Row, ...]:
         waits, details = self.state.waits, self.state.details
         if waits is None or not details:
             return ()
-        if waits is not self._rows_of[0] or details is not self._rows_of[1]:
-            views = {view.rank: view for view in self.state.snapshot.ranks}
+        views = {view.rank: view for view in self.state.snapshot.ranks}
 
-            def peak(ranks: tuple[int, ...]) -> int | None:
-                return bus_peak_bytes_per_s([views[rank] for rank in ranks])
+        def peak(ranks: tuple[int, ...]) -> int | None:
+            return bus_peak_bytes_per_s([views[rank] for rank in ranks])
 
-            self._rows_of = waits, details
-            self._singles = rows_of(waits.collectives, details, peak)
-        return self._singles
+        return rows_of(waits.collectives, details, peak)
 
     def _title(self, rows: list[Row], unit: Unit, width: int) -> StyledLine:
         step, number = step_name(next(iter(self.state.details.values())).step)
@@ -159,7 +154,8 @@ class CollectiveTable(RowList[Row]):
 
     def _left_out(self) -> int:
         """Return the largest number of a rank's calls whose match on the other ranks is not known."""
-        matched = Counter(rank for row in self._of_step() for rank in row.members[0].ranks)
+        collectives = self.state.waits.collectives if self.state.waits is not None else ()
+        matched = Counter(rank for each in collectives for rank in each.ranks)
         return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
 
     def _headers(self, columns: list[Column]) -> dict[str, str]:
@@ -216,10 +212,8 @@ def _describe(row: Row, grouping: str, views: Sequence[RankView], width: int) ->
         how = f"bytes moved for {duration(each.least_transfer_ns)}; the ranks' ends agree within "
         how += f"{duration(each.residual_ns)}"
         if each.late_rank is not None:
-            waited = (
-                f"rank {each.late_rank} began last and caused {duration(each.caused_wait_ns)} of waiting"
-            )
-            how = f"{waited}, all ranks together; {how}"
+            caused = f"caused {duration(each.caused_wait_ns)} of waiting, all ranks together"
+            how = f"rank {each.late_rank} began last and {caused}; {how}"
     return paragraph(what + how, width, TEXT, rows=_DETAIL_LINES)
 
 
@@ -234,9 +228,7 @@ class CollectivesScreen(PageScreen):
         super().__init__(dashboard, self._table, JobHeader(dashboard))
 
     def action_sort(self) -> None:
-        orders = list(ORDERS)
-        self._table.order = orders[(orders.index(self._table.order) + 1) % len(orders)]
-        self._table.reverse = False
+        self._table.order, self._table.reverse = following(self._table.order, list(ORDERS)), False
         self.redraw()
 
     def action_reverse(self) -> None:
@@ -244,10 +236,7 @@ class CollectivesScreen(PageScreen):
         self.redraw()
 
     def action_group(self, direction: int) -> None:
-        groupings = list(GROUPINGS)
-        self._table.grouping = groupings[
-            (groupings.index(self._table.grouping) + direction) % len(groupings)
-        ]
+        self._table.grouping = following(self._table.grouping, list(GROUPINGS), direction)
         self.redraw()
 
     async def action_open(self) -> None:
@@ -260,4 +249,6 @@ class CollectivesScreen(PageScreen):
             self.dashboard.watch()
         if (lanes := state.lanes) is not None and wanted in lanes.matched:
             state.select_collective(lanes.matched.index(wanted))
-        await self.app.push_screen(TimelinesScreen(self.dashboard, fits=True))
+        timelines = TimelinesScreen(self.dashboard)
+        await self.app.push_screen(timelines)
+        timelines.fit_selected()

@@ -202,7 +202,6 @@ def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
 
 
 def _leave_out(items: list[Item], priority: int) -> None:
-    """Leave out the last item of that priority."""
     del items[max(at for at, item in enumerate(items) if item.priority == priority)]
 
 

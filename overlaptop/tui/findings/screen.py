@@ -132,7 +132,6 @@ class FindingsScreen(PageScreen):
         super().__init__(dashboard, self._list, JobHeader(dashboard))
 
     async def action_open(self) -> None:
-        """Open the first rank of the selected finding, if it has one."""
         if (found := self._list.selected) is not None and found.ranks:
             self.state.rank = found.ranks[0]
             self.dashboard.watch()

@@ -96,7 +96,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "difference": "of the mean step in the trials of a value, with its 95 % interval. no difference: "
                       "less than 1 %",
     }),
-    ((OVERVIEW, TRIALS), {
+    ((TRIALS,), {
         "critical, slope": "the step's growth over the delay of a rank (x): 1 is on the critical path, 0 "
                            "is slack. A faster rank gains nothing if it has slack",
     }),

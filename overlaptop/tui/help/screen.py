@@ -78,7 +78,6 @@ class HelpScreen(PageScreen):
     title_in_help = ""
 
     def __init__(self, dashboard: Dashboard, about: str) -> None:
-        """``about``: as HelpPage."""
         super().__init__(dashboard, HelpPage(dashboard, about))
 
 

@@ -1,18 +1,15 @@
-"""The choice of a job; if none runs, of a bundled workload to start."""
+"""The choice of a job; if none runs, how to start one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
-
-from textual import events
 
 from overlaptop.jobs import last_end
 from overlaptop.jobs.record import JobRecord
-from overlaptop.launch.request import LaunchRequest
 from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
 from overlaptop.tui.draw.segments import (
+    KEY,
     Item,
     Segment,
     StyledLine,
@@ -30,106 +27,68 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import LIST_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.page import PageScreen
-from overlaptop.tui.widgets.view import JobView
-from overlaptop.workloads.catalog import Workload
-
-Choice = JobRecord | Workload
+from overlaptop.tui.widgets.view import RowList
 
 FAILED_NS = 600_000_000_000
 """How long the last failed job is named; --list shows it even later."""
+_OWN_JOB = "torchrun --nproc-per-node=2 -m overlaptop.agent train.py"
 
 
-class JobList(JobView):
-    """Jobs, then workloads, with one cursor for both."""
+class JobList(RowList[JobRecord]):
+    """The jobs, the hosts, and without a job how to start one."""
 
     fades = False
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self.cursor = 0
-        self.fault = ""
-        self._choice_at: dict[int, int] = {}
-
     @property
-    def choices(self) -> list[Choice]:
-        return [*self.dashboard.session.jobs, *self._workloads]
+    def rows(self) -> tuple[JobRecord, ...]:
+        return self.dashboard.session.jobs
 
-    @property
-    def _workloads(self) -> Sequence[Workload]:
-        options = self.dashboard.options
-        return options.launcher.workloads if options.launcher is not None and not options.readonly else ()
+    def key(self, row: JobRecord) -> object:
+        return row.job
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Jobs, hosts and workloads; scrolled so that the cursor is visible."""
-        jobs, choices, snapshot = self.dashboard.session.jobs, self.choices, self.state.snapshot
-        self.cursor = max(0, min(self.cursor, len(choices) - 1))
-        lines = [*self._title(jobs, width), ()]
-        self._choice_at = {}
+        jobs, snapshot = self.rows, self.state.snapshot
+        lines = [*self._title(width), ()]
+        below = self._hosts(width)
         if jobs:
             hosts = f" on {len(snapshot.nodes)} hosts" if snapshot.nodes else " on this machine"
             if len(snapshot.nodes) == 1:
                 hosts = f" on {printable(snapshot.nodes[0].name)}"
             lines.append((bold(f" {plural(len(jobs), 'job')}{hosts}"),))
-            for index, job in enumerate(jobs):
-                self._choice_at[len(lines)] = index
-                lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
-            lines.append(())
-        elif not snapshot.nodes and (words := _failed_lately(snapshot.at_ns)):
+            self.above = len(lines)
+            room = height - len(lines) - len(below) - 1
+
+            def row(job: JobRecord, selected: bool) -> StyledLine:
+                mark = Segment(" ▸ " if selected else "   ", TextStyle("accent", bold=True))
+                line = (mark, *fit(_job_items(job, snapshot.at_ns), [], width - 3))
+                return on(line, "cursor") if selected else line
+
+            return [*lines, *self.listed(jobs, room, row), (), *below]
+        if not snapshot.nodes and (words := _failed_lately(snapshot.at_ns)):
             lines += [*paragraph(words, width, TextStyle("warning"), rows=4), ()]
-        if self.fault:
-            lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
-        if snapshot.nodes:
-            lines.append((bold(" hosts"), dim("  H: more")))
-            for node in snapshot.nodes:
-                lines.append(elided((Segment("   "), *host_status(node, snapshot.at_ns)), width))
-            lines.append(())
-        if len(choices) > len(jobs):
-            lines.append(self._how_to_start(width))
-            for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
-                assert isinstance(workload, Workload)
-                self._choice_at[len(lines)] = index
-                items = [Item((bold(f"{workload.name:<17} "), dim(workload.summary)))]
-                lines.append(self._line(index, items, width))
-            lines.append(())
-        if not jobs:
-            lines += _how_to(width)
-        row = next((y for y, index in self._choice_at.items() if index == self.cursor), 0)
-        first = max(0, min(row - height + 2, len(lines) - height)) if row >= height else 0
-        self._choice_at = {y - first: index for y, index in self._choice_at.items()}
-        return lines[first:]
+        lines += below
+        if self.dashboard.options.launcher is not None and not self.state.readonly:
+            lines += [(bold(" run a bundled workload  "), Segment(" w ", KEY)), ()]
+        lines.append((bold(" watch a job of your own"), dim("  it is found as soon as it runs")))
+        return [*lines, (Segment(f"   {_OWN_JOB}", TextStyle("accent")),)]
 
-    def move(self, lines: int) -> None:
-        self.cursor = max(0, self.cursor + lines)
-        self.redraw()
-
-    async def on_click(self, event: events.Click) -> None:
-        if event.y in self._choice_at:
-            self.cursor = self._choice_at[event.y]
-            self.redraw()
-            if event.chain >= 2:
-                await self.screen.run_action("screen.open")
-
-    def _how_to_start(self, width: int) -> StyledLine:
-        items = [Item((bold(" start a bundled workload"),))]
-        if ends := self.dashboard.running:
-            items.append(Item((Segment(f"in place of {ends}", TextStyle("warning")),)))
-        return fit([*items, Item((dim("w: with options of your own"),), 1)], [], width, "  ")
-
-    def _title(self, jobs: tuple[JobRecord, ...], width: int) -> list[StyledLine]:
-        """Return the name, and the state beside it if it fits, else below."""
+    def _title(self, width: int) -> list[StyledLine]:
         name = Segment(" overlaptop", TextStyle("accent", bold=True))
-        waiting = "choose a job" if jobs else "waiting for a job"
+        waiting = "choose a job" if self.rows else "waiting for a job"
         words = printable(self.dashboard.launch.message or self.state.snapshot.hub_note or waiting)
         message = Segment(f"   {words}", TextStyle("warning"))
         if line_width((name, message)) < width:
             return [(name, message)]
         return [(name,), *paragraph(words, width, message.style, rows=4)]
 
-    def _line(self, index: int, items: list[Item], width: int) -> StyledLine:
-        cursor = index == self.cursor
-        line = fit(items, [], width - 3)
-        mark = Segment(" ▸ " if cursor else "   ", TextStyle("accent", bold=True))
-        return on((mark, *line), "cursor") if cursor else (mark, *line)
+    def _hosts(self, width: int) -> list[StyledLine]:
+        snapshot = self.state.snapshot
+        if not snapshot.nodes:
+            return []
+        lines = [
+            elided((Segment("   "), *host_status(node, snapshot.at_ns)), width) for node in snapshot.nodes
+        ]
+        return [(bold(" hosts"), dim("  H: more")), *lines, ()]
 
 
 class JobsScreen(PageScreen):
@@ -145,25 +104,13 @@ class JobsScreen(PageScreen):
         """The previous job; the list closes when another one is shown."""
 
     async def action_open(self) -> None:
-        choices = self._list.choices
-        if not choices:
-            return
-        choice = choices[self._list.cursor]
-        if isinstance(choice, JobRecord):
-            self.dashboard.open_job(choice.job)
+        if (job := self._list.selected) is not None:
+            self.dashboard.open_job(job.job)
             await self.run_action("app.overview")
-        else:
-            await self.ask_to_start(LaunchRequest(choice.name), self._start)
 
     def action_back(self) -> None:
-        """Go back to the watched job, if there is one."""
         if self.state.snapshot.job is not None:
             super().action_back()
-
-    async def _start(self, request: LaunchRequest) -> None:
-        fault = await self.dashboard.start(request)
-        self._list.fault = f"{request.workload} cannot be started: {fault}" if fault else ""
-        self.redraw()
 
 
 def _failed_lately(now_ns: int) -> str:
@@ -183,12 +130,3 @@ def _job_items(job: JobRecord, now_ns: int) -> list[Item]:
         Item((dim(job.job),), 3),
         Item((dim(job.cwd),), 4),
     ]
-
-
-def _how_to(width: int) -> list[StyledLine]:
-    command = "torchrun --nproc-per-node=2 -m overlaptop.agent train.py"
-    lines: list[StyledLine] = [
-        (bold(" watch a job of your own"), dim("  it is found as soon as it runs")),
-        (Segment(f"   {command}", TextStyle("accent")),),
-    ]
-    return lines if width >= 30 else lines[:1]

@@ -4,20 +4,17 @@ nothing and knows no widget.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
 from overlaptop.findings.watch import FindingsTold
 from overlaptop.fleet.finished_session import FinishedSession
-from overlaptop.fleet.past import beside, slowest_step
+from overlaptop.fleet.past import beside
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.jobs import change_log
-from overlaptop.jobs.folder import JobFolderError
-from overlaptop.launch.request import LaunchRequest
+from overlaptop.launch.request import LaunchPlan
 from overlaptop.tui.draw.themes import Look
 from overlaptop.tui.model.captures import Captures
 from overlaptop.tui.model.earlier import JobsSeen
@@ -37,7 +34,7 @@ _BY_HAND = "a value was changed by hand"
 
 
 class Dashboard:
-    """One job at a time. Only `start` blocks, in a thread."""
+    """One job at a time. Nothing here blocks."""
 
     def __init__(
         self,
@@ -66,24 +63,14 @@ class Dashboard:
         self._job = session.job_key
 
     @property
-    def log_path(self) -> str:
-        """The log file of all changes; empty if there is none."""
-        try:
-            return str(change_log.path())
-        except JobFolderError:
-            return ""
-
-    @property
     def running(self) -> str:
         """Return the running job that was started here, in words; empty: none."""
         return self.options.launcher.running if self.options.launcher is not None else ""
 
     def read(self) -> None:
-        """Read new data, and send what is due."""
         self.latest = self.session.tick()
         self.recording.write(self.latest)
-        key = self.latest.job.job if self.latest.job is not None else ""
-        self.jobs_seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
+        self.jobs_seen.see(self.latest)
         if self.session.job_key != self._job:
             self._job = self.session.job_key
             self.knobs.forget()
@@ -109,9 +96,7 @@ class Dashboard:
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
-        """Request the timelines of the compared ranks, to find who waits for whom, and of the selected
-        rank.
-        """
+        """Request the timelines of the compared ranks, to find late ranks, and of the selected one."""
         selected = self.state.selected
         wanted = self.latest.compared | ({selected.rank} if selected else set())
         if wanted != self._watched:
@@ -119,7 +104,6 @@ class Dashboard:
             self.session.watch(wanted, self._bursts)
 
     def measure(self) -> None:
-        """Request a burst of measured steps from the watched ranks."""
         self._bursts += 1
         self._watched = None
         self.watch()
@@ -131,17 +115,14 @@ class Dashboard:
                 self.replay.pause(True)
 
     def resume(self) -> None:
-        """Resume after a pause, or from a past step."""
         self.state.resume()
         if self.replay is not None:
             self.replay.pause(False)
 
     def record(self) -> None:
-        """Begin or end a recording of the shown job."""
         self.recording.begin_or_end(self.session.job_key)
 
     def seek(self, seconds: float) -> None:
-        """Go on or back in a recording."""
         if self.replay is not None:
             self.latest = self.replay.seek(self.replay.at_ns + round(seconds * 1e9))
             self._show_moved(self.replay)
@@ -198,9 +179,6 @@ class Dashboard:
             self.pause()
             self.state.go_to(number)
 
-    def show_slowest(self) -> None:
-        self.show_step(slowest_step(self.state.snapshot))
-
     def select_knob(self, name: str) -> None:
         """Select the knob that keys change; empty: keep the present one. Its change is then shown."""
         self.resume()
@@ -209,7 +187,6 @@ class Dashboard:
             self.knobs.select(name)
 
     def step_knob(self, direction: int) -> None:
-        """Step to the knob's next value up or down."""
         self.trials.stop(_BY_HAND)
         self.knobs.step(self.latest, direction)
 
@@ -219,7 +196,6 @@ class Dashboard:
         self.knobs.type(self.latest, words)
 
     def restore_knob(self) -> None:
-        """Return to the script's value."""
         self.trials.stop(_BY_HAND)
         self.knobs.restore(self.latest)
 
@@ -267,16 +243,11 @@ class Dashboard:
         self.resume()
         self.read()
 
-    async def start(self, request: LaunchRequest) -> str:
-        """Start a workload in place of the previous one. Return why it cannot start, empty: it starts."""
-        launcher = self.options.launcher
-        if launcher is None or self.options.readonly:
-            return "this dashboard starts nothing"
-        plan = await asyncio.to_thread(launcher.plan, request)
-        if not plan.fault:
+    def start(self, plan: LaunchPlan) -> None:
+        """Start a planned workload in place of the previous one, unless this dashboard is read-only."""
+        if not self.options.readonly:
             self.launch.start(plan)
             self.on_change()
-        return plan.fault
 
     def offered(self) -> tuple[object, ...]:
         """Return the state that decides which keys are enabled."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.window import longest_going_ns
-from overlaptop.jobs.record import JobRecord
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import shortened, with_unit
@@ -133,17 +132,13 @@ class JobsSeen:
         """First step with the job's present settings."""
         self._descriptions: dict[str, tuple[str, str]] = {}
         """By job started here: the request, and how it ended."""
-        self._places: dict[str, tuple[str, str, str]] = {}
-        """By job: script, folder and host."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
         """A snapshot, and the row made from it."""
         self._compared: BeforeAfter | None = None
         self._compared_ns = 0
 
-    def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
-        """Add the next snapshot, of any job. ``record``: where that runs; None: not known now."""
-        if record is not None:
-            self._places[record.job] = record.script, record.cwd, record.host
+    def see(self, snapshot: Snapshot) -> None:
+        """Add the next snapshot, of any job."""
         if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
             return
         if self._present_job != snapshot.job.job:
@@ -191,10 +186,13 @@ class JobsSeen:
 
     @property
     def earlier(self) -> EarlierJob | None:
-        """Return the newest other job to compare with; None: there is none."""
-        left = (each for each in reversed(self._left) if each.figures.step_ns is not None)
-        found = next((each for each in left if self._is_alike(each.job)), None)
-        return None if found is None else self._described(found)
+        """Return the newest other job with figures and the same script, or started here as this one was."""
+        present, here = self._present_job, self._present_job in self._descriptions
+        for each in reversed(self._left):
+            alike = each.label == self._script or (here and each.job in self._descriptions)
+            if alike and each.job != present and each.figures.step_ns is not None:
+                return self._described(each)
+        return None
 
     def compare(self, snapshot: Snapshot) -> BeforeAfter | None:
         """Return the steps before and after the newest change, else the earlier job and this one; None:
@@ -220,16 +218,9 @@ class JobsSeen:
     def _present_job(self) -> str:
         return self._last.job.job if self._last is not None and self._last.job is not None else ""
 
-    def _is_alike(self, job: str) -> bool:
-        """Return whether another job differs from the present one only in its request: one was started here
-        in place of the other, or both have the same script, folder and host.
-        """
-        present = self._present_job
-        if job == present:
-            return False
-        if job in self._descriptions and present in self._descriptions:
-            return True
-        return job in self._places and self._places[job] == self._places.get(present)
+    @property
+    def _script(self) -> str:
+        return self._last.job.script if self._last is not None and self._last.job is not None else ""
 
     def _leave(self, row: EarlierJob) -> None:
         others = [each for each in self._left if not row.job or not _same(each, row)]

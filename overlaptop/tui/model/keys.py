@@ -66,7 +66,7 @@ APP_KEYS = (
         "run torch.profiler on all ranks for some steps, as a reference", "c capture"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("n,3", "n  3", "notices", "notices from agents", "n notices"),
-    Key("o,4", "o  4", "jobs", "other jobs, and workloads to start", "o jobs"),
+    Key("o,4", "o  4", "jobs", "other jobs", "o jobs"),
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the selected rank"),
     Key("t", "t", "next_theme", "next theme", "t theme"),

@@ -43,6 +43,17 @@ class Lanes:
     matched: tuple[Collective | None, ...]
     """For each collective in order: the matched collective of all ranks of its group; None if not known."""
 
+    def place(self, index: int) -> tuple[float, float]:
+        """Return a collective's start and end as fractions of the step."""
+        each, step_ns = self.detail.collectives[index], max(1, self.detail.step_ns)
+        return each.start_ns / step_ns, each.end_ns / step_ns
+
+    def hidden_share(self, index: int) -> float | None:
+        """Return the share of a collective beside compute; None for one without length."""
+        each = self.detail.collectives[index]
+        length_ns = each.end_ns - each.start_ns
+        return self.hidden_ns[index] / length_ns if length_ns > 0 else None
+
 
 def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lanes:
     """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks."""
@@ -107,13 +118,6 @@ def compute_of(detail: StepDetail) -> Spans:
     return difference(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
 
 
-def hidden_share(lanes: Lanes, index: int) -> float | None:
-    """Return the share of a collective beside compute; None for one without length."""
-    collective: CollectiveSpan = lanes.detail.collectives[index]
-    length_ns = collective.end_ns - collective.start_ns
-    return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
-
-
 def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[CollectiveKey, ...]:
     """Return the keys of one step's collectives, by start."""
     seen: Counter[CollectiveKey] = Counter()
@@ -127,10 +131,7 @@ def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[Collect
 
 def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Collective | None, ...]:
     """Match collectives by the start and end of this rank's part."""
-    known = {
-        (part.start_ns, part.end_ns): each
-        for each in collectives
-        if (part := each.part(detail.rank)) is not None
-    }
+    own = ((each, each.part(detail.rank)) for each in collectives)
+    known = {(part.start_ns, part.end_ns): each for each, part in own if part is not None}
     at_ns = detail.start_ns
     return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)

@@ -33,7 +33,6 @@ class LaunchFollower:
             self._take(self.launcher.status())
 
     def stop_following(self) -> None:
-        """Stay at the job that the user opened meanwhile."""
         self._awaited = False
 
     def poll(self, session: Session) -> str:

@@ -16,7 +16,6 @@ class JobRecording:
         self._news = ""
 
     def begin_or_end(self, job: str | None) -> None:
-        """Begin a recording of this job, or end the present one."""
         if self._recorder.size_bytes is not None:
             self.end()
             return
@@ -30,14 +29,12 @@ class JobRecording:
             self._news = f"no recording: {path}: {reason(fault)}"
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write what the session has read for this Snapshot."""
         try:
             self._recorder.write(snapshot)
         except OSError as fault:
             self.end(f"the recording ended: {reason(fault)}; ")
 
     def end(self, why: str = "") -> None:
-        """End the recording, if there is one."""
         if self._recorder.size_bytes is not None:
             try:
                 self._recorder.end()

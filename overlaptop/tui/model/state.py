@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
@@ -31,10 +31,19 @@ if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
     from overlaptop.tui.model.earlier import BeforeAfter
 
+T = TypeVar("T")
+
 HOLD_S = 1.0
 """Shortest time that a timeline stays: at four changes a second nobody can read it."""
 OLD_S = 3.0
 """Age from which a timeline's step is too old to share the screen with the newest step."""
+
+
+def following(one: T, among: Sequence[T], by: int = 1) -> T:
+    """Return the element of a cycle after this one; the first if this one is not among them."""
+    if one not in among:
+        return among[0] if among else one
+    return among[(among.index(one) + by) % len(among)]
 
 
 def step_name(step: int) -> tuple[str, str]:
@@ -67,12 +76,13 @@ class ViewState:
     """The selected collective, in this step and in later ones."""
     follows: bool = False
     """True if the viewport follows the selected collective from step to step."""
+    copies_seen: bool = False
+    """True once a step had copies: their lane then stays, so that the screen does not jump."""
     most_collectives: int = 0
-    """Most collectives seen in a step: their list keeps this height, for the same reason as copies_seen."""
+    """Most collectives seen in a step: their list keeps this height, for the same reason."""
     selected_knob: JobKnob | None = None
     change: KnobChange | None = None
     change_is_news: bool = False
-    """True shortly after the change."""
     hidden: tuple[str, str, str] | None = None
     """The change that the user has hidden: its command, failure and comparison."""
     trying: bool = False
@@ -88,9 +98,6 @@ class ViewState:
     first_line: FirstLine | None = None
     """First line of the job, for any window; None: nothing is known."""
     readonly: bool = False
-    """True if the dashboard neither changes the job nor offers to."""
-    copies_seen: bool = False
-    """True once a step had copies: their lane then stays, so that the screen does not jump."""
     _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
     _lanes: Lanes | None = field(default=None, repr=False)
     _lanes_at_ns: int = field(default=0, repr=False)
@@ -99,27 +106,21 @@ class ViewState:
     _waits: StepWaits | None = field(default=None, repr=False)
     """Waits in the step of `_lanes`."""
     _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
-    """Details of the same step."""
 
     @property
     def now_ns(self) -> int:
-        """The clock, which also runs while the screen is paused."""
         return self.paused_now_ns or self.snapshot.at_ns
 
     @property
     def groups(self) -> frozenset[int]:
-        """Return the ranks that share a group with the selected one, without groups of all ranks; empty if
-        not known.
-        """
+        """Return the ranks that share a group with the selected one, if known; no groups of all ranks."""
         ranks, detail = len(self.snapshot.ranks), self.selected.detail if self.selected else None
         groups = detail.groups if detail is not None else ()
         return frozenset(rank for each in groups if len(each.members) < ranks for rank in each.members)
 
     @property
     def grouped(self) -> bool:
-        """Return whether ranks are grouped by host: there are several hosts, and no
-        other order is chosen.
-        """
+        """Return whether ranks are grouped by host: there are several, and no other order is chosen."""
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
 
     @property
@@ -128,9 +129,7 @@ class ViewState:
         return len(self.rows) > MOST_LISTED and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show this snapshot, with rows and totals over the window. A window of one step is the timeline's
-        step.
-        """
+        """Show rows and totals over the window; a window of one step is the timeline's step."""
         self.snapshot = _without_empty_waits(snapshot)
         if not self.moving:
             return
@@ -151,9 +150,8 @@ class ViewState:
         self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = self.trouble_since = None
         self._lanes_at_ns = 0
 
-    def go_to(self, number: int | None) -> None:
-        """Show this step on the paused screen, in all views."""
-        if self._paused is not None and number is not None:
+    def go_to(self, number: int) -> None:
+        if self._paused is not None:
             self.past_step = number
             self.snapshot = _without_empty_waits(in_step(self._paused, number))
 
@@ -171,13 +169,13 @@ class ViewState:
         selected, lanes = self.selected, self.lanes
         if self.past_step is not None or selected is None:
             return self.past_step
+        if lanes is not None:
+            return lanes.detail.step
         newest = selected.measured or selected.last
-        return lanes.detail.step if lanes is not None else newest.step if newest is not None else None
+        return newest.step if newest is not None else None
 
     def _in_step_of_timeline(self) -> tuple[RankView, ...] | None:
-        """Return all ranks at the timeline's step. None if they show it already, if some rank has not
-        reported it yet, or if it is too old.
-        """
+        """Return all ranks at the timeline's step; None: they are at it, it is old, or some lack it."""
         ranks, selected, lanes = self.snapshot.ranks, self.selected, self.lanes
         if selected is None or selected.measured is None or lanes is None:
             return None
@@ -189,7 +187,6 @@ class ViewState:
 
     @property
     def rows(self) -> list[RankView]:
-        """Return the ranks that pass the filter, in order."""
         made_of = (self.filter, self.sort_key, self.reverse)
         known = self._rows
         if known is None or known[0] is not self.snapshot or known[1] != made_of:
@@ -211,13 +208,8 @@ class ViewState:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
         turned = held is None or held.detail.rank != newest.rank
-        rests = (
-            self.paused_at_ns is None
-            and self.moving
-            and not turned
-            and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
-        )
-        if held is not None and rests:
+        is_live = self.paused_at_ns is None and self.moving
+        if is_live and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9:
             return held
         if held is None or held.detail is not newest or waits is not self._waits:
             self._waits = waits
@@ -238,17 +230,14 @@ class ViewState:
 
     @property
     def details(self) -> Mapping[int, StepDetail]:
-        """Return the timeline's step by rank, for ranks whose timeline is here."""
+        """Return the timeline's step of each rank whose timeline is here."""
         return self._details if self.lanes is not None else {}
 
     def waits_of(self, rank: int) -> WaitTimes | None:
-        """Return a rank's waits in the timeline's step."""
         return waits.times.get(rank) if (waits := self.waits) is not None else None
 
     def _newest_detail(self) -> tuple[StepDetail | None, StepWaits | None]:
-        """Return the selected rank's newest step with a wait/transfer breakdown, unless a newer step is far
-        ahead.
-        """
+        """Return the selected rank's newest step with a wait/transfer breakdown, unless that is old."""
         selected, waits = self.selected, self.snapshot.waits
         newest = selected.detail if selected is not None else None
         if selected is None or newest is None or waits is None:
@@ -260,9 +249,7 @@ class ViewState:
 
     @property
     def collective(self) -> int | None:
-        """Return the index of the selected collective in the timeline's step; None: none is selected, or
-        this step has none like it.
-        """
+        """Return the index of the selected collective in the timeline's step; None: it is not in it."""
         keys = self.lanes.keys if self.lanes is not None else ()
         return keys.index(self.collective_key) if self.collective_key in keys else None
 
@@ -272,30 +259,22 @@ class ViewState:
             self._follow(self.lanes)
 
     def _follow(self, lanes: Lanes) -> None:
-        if self.follows and self.collective_key in lanes.keys and lanes.detail.step_ns:
-            each = lanes.detail.collectives[lanes.keys.index(self.collective_key)]
-            step_ns = lanes.detail.step_ns
-            self.viewport = self.viewport.over(each.start_ns / step_ns, each.end_ns / step_ns)
+        if self.follows and self.collective_key in lanes.keys:
+            self.viewport = self.viewport.over(*lanes.place(lanes.keys.index(self.collective_key)))
 
     @property
     def step(self) -> StepTotals | None:
-        """Return the figures of the timeline's step, so that all views show one step; else those of the
-        selected rank's newest measured step.
-        """
+        """Return the figures of the timeline's step, else of the selected rank's newest measured step."""
         selected, lanes = self.selected, self.lanes
         if selected is None:
             return None
-        if lanes is not None:
-            for step in reversed(selected.history):
-                if step.step == lanes.detail.step and step.measured:
-                    return step
-        return selected.measured
+        wanted = lanes.detail.step if lanes is not None else None
+        steps = (each for each in reversed(selected.history) if each.step == wanted and each.measured)
+        return next(steps, selected.measured)
 
     @property
     def starting(self) -> str:
-        """Return what the job waits for before any rank's first step: ``the first whole
-        step``; else empty.
-        """
+        """Return what the job waits for before any rank's first step: ``the first whole step``."""
         ranks = self.snapshot.ranks
         infos = [view.info for view in ranks if view.info is not None]
         if self.snapshot.job is None or self.snapshot.hub_state is not HubState.LIVE:
@@ -330,11 +309,9 @@ class ViewState:
 
     @property
     def panel_hidden(self) -> bool:
-        """Return whether the user has hidden the newest change's result."""
         return self.hidden is not None and self.hidden == self._shown_change()
 
     def hide_panel(self) -> None:
-        """Hide the newest change's result, or show it again."""
         self.hidden = None if self.panel_hidden else self._shown_change()
 
     def _shown_change(self) -> tuple[str, str, str]:
@@ -352,15 +329,8 @@ class ViewState:
 
     @property
     def any_change(self) -> bool:
-        """Return whether keys change any knob."""
         here = self.moving and self.snapshot.hub_state is not HubState.ENDED
         return here and not self.readonly and any(not each.refusal for each in self.snapshot.knobs)
-
-    @property
-    def can_change(self) -> bool:
-        """Return whether keys change the selected knob."""
-        knob = self.selected_knob
-        return self.any_change and knob is not None and not knob.refusal
 
     @property
     def exact(self) -> bool:
@@ -369,32 +339,24 @@ class ViewState:
 
     def next_window(self) -> None:
         """Choose the next window for the job's figures; a past step has none."""
-        windows = list(Window)
-        self.window = windows[(windows.index(self.window) + 1) % len(windows)]
+        self.window = following(self.window, list(Window))
         if self.paused_at_ns is not None:
             shown = with_means(over_window(self.snapshot, self.window))
             self.snapshot = self._paused = _without_empty_waits(shown)
 
     def move(self, rows: int, order: Sequence[int] = ()) -> None:
-        """Select the rank this many rows further down; stop at either end. ``order``: ranks in another
-        order than the rows'.
-        """
+        """Select the rank this many rows further down, of the rows or of ``order``; stop at either end."""
         shown = order or [view.rank for view in self.rows]
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0
             self.rank = shown[min(max(at + rows, 0), len(shown) - 1)]
 
     def next_quantity(self) -> None:
-        """Colour the ranks of a folded job by the next quantity that is known."""
-        known = known_quantities(self.snapshot.ranks) or [self.map_quantity]
-        at = known.index(self.map_quantity) if self.map_quantity in known else -1
-        self.map_quantity = known[(at + 1) % len(known)]
+        self.map_quantity = following(self.map_quantity, known_quantities(self.snapshot.ranks))
 
     def sort_by_next(self) -> None:
         """Sort by the next column, worst figures first (overlap: lowest, times: longest)."""
-        keys = sort_keys(self.snapshot.ranks)
-        at = keys.index(self.sort_key) if self.sort_key in keys else -1
-        self.sort_by(keys[(at + 1) % len(keys)])
+        self.sort_by(following(self.sort_key, sort_keys(self.snapshot.ranks)))
 
     def sort_by(self, key: str) -> None:
         """Sort by ``key``; if it is the present one, reverse the order."""

@@ -5,14 +5,13 @@ Empty columns are left out: a job on CPUs has no links, and its idle time is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.fleet.trouble import Trouble, first_failure
+from overlaptop.fleet.trouble import first_failure
 from overlaptop.report.links import (
     NUMA_MARKS,
     Rate,
@@ -46,9 +45,6 @@ from overlaptop.tui.model import history
 from overlaptop.tui.model.parts import overlap_style, parts_of
 from overlaptop.tui.model.state import ViewState
 
-if TYPE_CHECKING:
-    from overlaptop.trials.effect import Effect
-
 _HISTORY_COLUMNS = 40
 _SCALED_RANKS = 16
 """Ranks that set the scale of all histories: a job's ranks step together."""
@@ -57,34 +53,11 @@ _FAR = 4
 _MEAN, _BAR_LEAST = " mean", 16
 
 
-@dataclass(frozen=True, slots=True)
 class Scales:
-    """The common scales of all rows, so that they can be compared."""
+    """The common scales of all rows, also of filtered ones: a filter must not change them."""
 
-    bar_ns: int
-    """Full width of the bars, a round figure; 0 before the first step."""
-    unit: Unit
-    spark_top_ns: int
-    a_column: int
-    """Steps per column of the history."""
-    textured: bool
-    marked_step: int | None = None
-    """The chosen step, marked in the histories."""
-    failure: Trouble | None = None
-    """Failure of the first rank that failed."""
-    means: bool = False
-    """True if rows are means over a window."""
-    slopes: Mapping[int, Effect] = field(default_factory=dict)
-    """As in ViewState."""
-    slowest_ns: Mapping[int, Sequence[float | None]] = field(default_factory=dict)
-    """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
-
-    @classmethod
-    def of(cls, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> Scales:
-        """Return the scales of all ranks, also of filtered ones: a filter must not change the scale.
-
-        ``bar_before_ns``: the bars' present full width, which stays while rows fill most of it.
-        """
+    def __init__(self, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> None:
+        """``bar_before_ns``: the bars' present full width, which stays while rows fill most of it."""
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.row.step_ns for view in running if view.row is not None]
@@ -93,23 +66,19 @@ class Scales:
         if state.moving and state.past_step is None:
             usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
-        bar_ns = history.bar_top_ns(max(bars_ns, default=0), bar_before_ns)
-        a_column = history.steps_a_column(typical_ns, moving=state.moving)
-        slowest_ns = {
-            view.rank: _slowest(view, _HISTORY_COLUMNS, a_column) for view in ranks[:_SCALED_RANKS]
+        self.bar_ns = history.bar_top_ns(max(bars_ns, default=0), bar_before_ns)
+        """Full width of the bars, a round figure; 0 before the first step."""
+        self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
+        self.a_column = history.steps_a_column(typical_ns, moving=state.moving)
+        """Steps per column of the history."""
+        self.slowest_ns = {
+            view.rank: _slowest(view, _HISTORY_COLUMNS, self.a_column) for view in ranks[:_SCALED_RANKS]
         }
-        return cls(
-            bar_ns=bar_ns,
-            unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
-            spark_top_ns=history.scale_top_ns(chain.from_iterable(slowest_ns.values())),
-            a_column=a_column,
-            textured=textured,
-            marked_step=state.marked_step,
-            failure=first_failure(ranks),
-            means=any(view.mean is not None for view in ranks),
-            slopes=state.slopes,
-            slowest_ns=slowest_ns,
-        )
+        """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
+        self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
+        self.textured, self.marked_step = textured, state.marked_step
+        self.failure = first_failure(ranks)
+        self.are_means = any(view.mean is not None for view in ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +163,11 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
     if view.info is None and view.last is None:
         return ["◌ no agent" if view.without_agent else "◌ not seen yet"]
     if view.last is None:
-        return [
-            "◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet",
-        ]  # fmt: skip
+        return ["◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet"]
     return []
 
 
 def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
-    """Return the slowest step of each of the last columns."""
     return history.columns(view.history, columns, a_column, attrgetter("step_ns"))
 
 
@@ -224,7 +190,7 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
 def _bar_header(scales: Scales, width: int) -> StyledLine:
     if not scales.bar_ns:
         return (dim("step"),)
-    said = _MEAN if scales.means and width >= _BAR_LEAST else ""
+    said = _MEAN if scales.are_means and width >= _BAR_LEAST else ""
     space = width - len(said)
     return (*ruler(0, scales.bar_ns * space / width, space, scales.unit, line=True), dim(said))
 
@@ -235,11 +201,6 @@ def rate_cell(known: Rate) -> StyledLine:
         return (dim(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}"),)
     share = whole_percent(known.share) if known.share is not None else ""
     return (Segment(f"{rate(known.bytes_per_s):>9}"), dim(f"{share:>6}"))
-
-
-def _critical(view: RankView, scales: Scales, _width: int) -> StyledLine:
-    slope = scales.slopes.get(view.rank)
-    return (dim(UNKNOWN),) if slope is None else (Segment(f"{slope.centre:.2f}"),)
 
 
 def _nvlink(view: RankView, _scales: Scales, _width: int) -> StyledLine:
@@ -272,20 +233,13 @@ COLUMNS = (
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
     Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
 )
-_CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
-def columns_for(
-    ranks: Sequence[RankView], *, with_nodes: bool = False, with_slopes: bool = False
-) -> tuple[Column, ...]:
-    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host;
-    ``with_slopes``: some rank's slack was measured.
-    """
+def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
+    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host."""
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
-    if with_slopes:
-        columns = (*columns, _CRITICAL)
     return tuple(each for each in columns if not ranks or any(map(each.knows, ranks)))
 
 

@@ -64,7 +64,6 @@ class RankTable(JobView):
 
     @property
     def listed(self) -> list[int]:
-        """Return the ranks with a row."""
         return [entry.rank for entry in self._entries() if not isinstance(entry, Group)]
 
     def full_height(self, width: int) -> int:
@@ -96,11 +95,8 @@ class RankTable(JobView):
             return None
         width, made = width or self.size.width, self._made
         snapshot, quantity = state.snapshot, state.map_quantity
-        if (
-            made is None
-            or made.snapshot is not snapshot
-            or (made.quantity, made.width) != (quantity, width)
-        ):
+        made_of = (quantity, width)
+        if made is None or made.snapshot is not snapshot or (made.quantity, made.width) != made_of:
             found, ranks = deviations(state.rows, quantity), by_place(state.rows)
             placed = RankMap(ranks, node_size(ranks), width - 2 * _MARGIN)
             self._made = made = _Folded(snapshot, quantity, width, found, placed, found.worst())
@@ -108,7 +104,7 @@ class RankTable(JobView):
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
-        scales = Scales.of(state, textured=self.look.textured, bar_before_ns=self._bar_ns)
+        scales = Scales(state, textured=self.look.textured, bar_before_ns=self._bar_ns)
         self._bar_ns = scales.bar_ns
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
@@ -142,9 +138,8 @@ class RankTable(JobView):
             if y <= len(self._marks):
                 ranks = folded.map.ranks_at(event.x - _MARGIN, self._marks[y - 1])
                 if ranks:  # another click selects the other rank of the cell
-                    await self.screen.run_action(
-                        f"screen.select_rank({ranks[-1 if ranks[0] == self.state.rank else 0]})"
-                    )
+                    rank = ranks[-1 if ranks[0] == self.state.rank else 0]
+                    await self.screen.run_action(f"screen.select_rank({rank})")
                 return
             y -= 1 + len(self._marks)
         entries, at = self._entries(), self._first + y - 1
@@ -177,9 +172,7 @@ class RankTable(JobView):
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
         with_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
-        slopes = bool(state.slopes)
-        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=slopes)
-        return layout(columns, width - 2 * _MARGIN)
+        return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:
         return next((key for key, left, size in self._places() if left <= x < left + size), "")
@@ -188,7 +181,7 @@ class RankTable(JobView):
         """Return the slowest step of a column of the history; None if the pointer is elsewhere."""
         for key, left, size in self._places():
             if key == "history" and left <= x < left + size:
-                a_column = Scales.of(self.state, textured=False).a_column
+                a_column = Scales(self.state, textured=False).a_column
                 return history.slowest_in(view.history, size, a_column, x - left)
         return None
 

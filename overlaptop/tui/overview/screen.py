@@ -94,13 +94,9 @@ class OverviewScreen(TimelineScreen):
 
     async def action_filter(self) -> None:
         """Ask for a filter at the foot of the screen; it applies while it is typed."""
-        # Textual's Input takes 20 ms to import: only on use.
-        from overlaptop.tui.widgets.line_prompt import LinePrompt
-
         take = partial(self._filter, self.state.filter)
         example = "3   0-3   overlap<80   step>50ms   host"
-        words = self.state.filter.words
-        await self.ask(LinePrompt("filter /", words, example, take, partial(take, typing=True)))
+        await self.ask_line("filter /", self.state.filter.words, example, take, partial(take, typing=True))
 
     def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
         """Filter by words; return the error, or why the filter does not apply yet while it is typed: it

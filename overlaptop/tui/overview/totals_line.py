@@ -100,7 +100,7 @@ def _knob(state: ViewState) -> list[Item]:
     if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
         value = Segment(f"{change.old} → {change.new}".lstrip(), BOLD_WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
-    if not state.can_change:
+    if not state.any_change or state.selected_knob.refusal:
         why = "read-only" if state.readonly else state.selected_knob.refusal
         if why == NOT_ALLOWED:
             why = "needs --control"

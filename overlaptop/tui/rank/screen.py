@@ -128,7 +128,6 @@ def _naming(step: StepTotals, selected: RankView) -> list[StyledLine]:
 
 
 def _links(selected: RankView) -> list[StyledLine]:
-    """Return the known facts about its links and NUMA node; the Machine view has the rest."""
     parts: list[StyledLine] = []
     for name, there, known in (
         ("NVLink", has_nvlink(selected), nvlink_rate(selected)),
@@ -187,16 +186,13 @@ class RankScreen(TimelineScreen):
         super().__init__(dashboard, *(view(dashboard) for view in views))
 
     def action_next_rank(self, rows: int) -> None:
-        """Select the next rank that passes the filter, in the table's order."""
         self.state.move(rows)
         self.show_selected()
 
     def action_fit_collective(self) -> None:
         """Zoom to the selected collective, and follow it from step to step."""
         lanes, index = self.state.lanes, self.state.collective
-        if lanes is None or index is None or index >= len(lanes.detail.collectives):
-            return
-        selected, step_ns = lanes.detail.collectives[index], max(1, lanes.detail.step_ns)
-        self.state.viewport = Viewport.around(selected.start_ns / step_ns, selected.end_ns / step_ns)
-        self.state.follows = True
-        self.redraw()
+        if lanes is not None and index is not None:
+            self.state.viewport = Viewport.around(*lanes.place(index))
+            self.state.follows = True
+            self.redraw()

@@ -8,7 +8,7 @@ from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.lanes import Lanes, hidden_share
+from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.widgets.view import JobView
@@ -70,9 +70,8 @@ class Collectives(JobView):
         if self._first + space >= len(collectives):
             shown = space
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
-        columns = (
-            _SPLIT_COLUMNS if any(each and not each.not_attributed for each in lanes.matched) else _COLUMNS
-        )
+        has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
+        columns = _SPLIT_COLUMNS if has_breakdown else _COLUMNS
         table = Table(columns, width, words)
         names = {name: f"{name} {unit.name}" for name in _TIMES}
         lines = [table.header(names)]
@@ -98,7 +97,7 @@ class Collectives(JobView):
 
 
 def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:
-    collective, share, rank = lanes.detail.collectives[index], hidden_share(lanes, index), lanes.detail.rank
+    collective, share, rank = lanes.detail.collectives[index], lanes.hidden_share(index), lanes.detail.rank
     matched = lanes.matched[index]
     wait_ns, transfer_ns = (matched.wait_ns(rank), matched.transfer_ns(rank)) if matched else (None, None)
     late = matched.late_rank if matched else None

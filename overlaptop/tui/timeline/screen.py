@@ -27,20 +27,15 @@ class TimelineScreen(DashboardScreen):
         self.redraw()
 
     def action_collective(self, lines: int) -> None:
-        lanes = self.state.lanes
-        if lanes is None or not lanes.detail.collectives:
-            return
-        last = len(lanes.detail.collectives) - 1
-        at = self.state.collective
-        self.action_select_collective(0 if at is None else min(max(at + lines, 0), last))
+        lanes, at = self.state.lanes, self.state.collective
+        if lanes is not None and lanes.detail.collectives:
+            last = len(lanes.detail.collectives) - 1
+            self.action_select_collective(0 if at is None else min(max(at + lines, 0), last))
 
     def action_select_collective(self, index: int) -> None:
         """Select that collective; a zoomed viewport follows it."""
         state = self.state
         state.select_collective(index)
-        lanes = state.lanes
-        if lanes is not None and state.viewport.zoom > 1 and lanes.detail.step_ns:
-            selected = lanes.detail.collectives[index]
-            middle = (selected.start_ns + selected.end_ns) / 2 / lanes.detail.step_ns
-            state.viewport = state.viewport.showing(middle)
+        if state.lanes is not None and state.viewport.zoom > 1:
+            state.viewport = state.viewport.showing(sum(state.lanes.place(index)) / 2)
         self.redraw()

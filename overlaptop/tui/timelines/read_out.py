@@ -8,7 +8,7 @@ from dataclasses import replace
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import Unit, bounded, byte_count, duration, percent, rate
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, bold, dim, fit
-from overlaptop.tui.model.lanes import Lanes, hidden_share
+from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.timeline.timeline import lane_label, op_name
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, under
 
@@ -75,6 +75,6 @@ def _cost(lanes: Lanes, index: int, *, exact: bool) -> list[Item]:
     else:
         why = matched.not_attributed if matched is not None else ""
         items.append(Item((dim(f"not attributed{': ' * bool(why)}{why}"),)))
-    hidden = bounded(percent(hidden_share(lanes, index)), BOUNDS["hidden_ns"], exact=exact)
+    hidden = bounded(percent(lanes.hidden_share(index)), BOUNDS["hidden_ns"], exact=exact)
     items.append(Item((dim("hidden "), Segment(hidden)), 3))
     return items

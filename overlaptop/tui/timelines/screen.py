@@ -79,24 +79,20 @@ class Timelines(JobView):
     def rank(self) -> int | None:
         """Return the rank at the cursor; None: its timeline is not here."""
         selected, step = self.state.selected, self.step
-        return (
-            selected.rank
-            if selected is not None and step is not None and selected.rank in step.details
-            else None
-        )
+        if selected is None or step is None or selected.rank not in step.details:
+            return None
+        return selected.rank
 
     def move_cursor(self, cells: int) -> None:
-        """Move the cursor later, or earlier if negative; the view follows it."""
         if (step := self.step) is not None:
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
 
     def to_collective(self, direction: int) -> None:
-        """Move to the selected rank's next or previous collective."""
         step, rank = self.step, self.rank
-        if step is None or rank is None:
-            return
-        if (index := neighbour(step, rank, self._cursor_ns, direction)) is not None:
-            self.show_collective(index, fits=False)
+        if step is not None and rank is not None:
+            index = neighbour(step, rank, self._cursor_ns, direction)
+            if index is not None:
+                self.show_collective(index, fits=False)
 
     def show_collective(self, index: int, *, fits: bool) -> None:
         """Put the cursor on a collective of the selected rank and follow it; ``fits``: also zoom to it."""
@@ -250,16 +246,15 @@ class TimelinesScreen(DashboardScreen):
     title_in_help = TIMELINES
     BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
 
-    def __init__(self, dashboard: Dashboard, *, fits: bool = False) -> None:
-        """``fits``: zoom to the selected collective."""
+    def __init__(self, dashboard: Dashboard) -> None:
         self._timelines = Timelines(dashboard)
         super().__init__(dashboard, JobHeader(dashboard), self._timelines, Legend(dashboard))
-        self._fits = fits
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        if self._fits and (index := self.state.collective) is not None:
+    def fit_selected(self) -> None:
+        """Zoom to the selected collective."""
+        if (index := self.state.collective) is not None:
             self._timelines.show_collective(index, fits=True)
+            self.redraw()
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)

@@ -140,17 +140,8 @@ class TrialsScreen(PageScreen):
     title_in_help = TRIALS
     BINDINGS: ClassVar = bindings(TRIALS_KEYS)
 
-    def __init__(self, dashboard: Dashboard, asks: str = "") -> None:
-        """``asks``: the prompt to open with: ``values`` or ``delays``."""
+    def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, TrialsView(dashboard), JobHeader(dashboard))
-        self._asks = asks
-
-    async def on_mount(self) -> None:  # type: ignore[override]
-        super().on_mount()
-        if self._asks == "values":
-            await self.ask_for_values()
-        elif self._asks == "delays":
-            await self.ask_for_delays()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Trials can be stopped while they run; the best value is known once they are over."""
@@ -168,22 +159,18 @@ class TrialsScreen(PageScreen):
         self.dashboard.on_change()
 
     async def ask_for_values(self) -> None:
-        """Ask for values of the selected knob to try, unless it cannot be changed."""
+        """Ask for values of the selected knob to try, unless trials run or it cannot be changed."""
         dashboard = self.dashboard
         selected = dashboard.knobs.editable(dashboard.latest)
         if selected is None or dashboard.trials.running:
             dashboard.on_change()
             return
-        # Textual's Input takes 20 ms to import: only on use.
-        from overlaptop.tui.widgets.line_prompt import LinePrompt
-
         usual = usual_values(selected.knob, dashboard.latest)
         hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"
         take = partial(dashboard.answer, dashboard.try_values)
-        await self.ask(LinePrompt(f"try {selected.knob.name} ", usual, hint, take))
+        await self.ask_line(f"try {selected.knob.name} ", usual, hint, take)
 
     async def ask_for_delays(self) -> None:
-        """Ask whether to delay each rank, with the cost."""
         if self.dashboard.trials.running:
             return
         try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from overlaptop.fleet.commands import FAILED
+from overlaptop.jobs import change_log
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import short_name
 from overlaptop.text import clock, with_unit
@@ -31,8 +35,10 @@ class ChangeLog(Page):
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
             title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
-        elif path := self.dashboard.log_path:
-            title += [Item((dim("all are kept in"),), 2), Item((Segment(path, TextStyle("accent")),), 1)]
+        else:
+            with suppress(JobFolderError):
+                path = Segment(str(change_log.path()), TextStyle("accent"))
+                title += [Item((dim("all are kept in"),), 2), Item((path,), 1)]
         return [fit(title, [], width, "  "), *super().draw(width, height - 1)]
 
     def lines(self, width: int) -> list[StyledLine]:

@@ -101,5 +101,4 @@ def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, st
 
 
 def _share(before: float | None, after: float | None) -> str:
-    """Return a relative change: ``-3.1 %``."""
     return f"{100 * (after / before - 1):+.1f} %" if before and after is not None else UNKNOWN

@@ -22,7 +22,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.knob_editor import NOTHING
 from overlaptop.tui.model.knob_values import SCRIPT
 from overlaptop.tui.model.state import ViewState
-from overlaptop.tui.widgets.view import JobView, RowList
+from overlaptop.tui.widgets.view import LinesView, RowList
 
 _COLUMNS = (
     Column("knob", 6, right=False),
@@ -71,49 +71,31 @@ class KnobTable(RowList[JobKnob]):
         return [table.header(), *self.listed(self.rows, height - 1, row)]
 
 
-class KnobDetail(JobView):
+class KnobDetail(LinesView):
     """The facts about the selected knob, in sentences."""
 
     def __init__(self, dashboard: Dashboard, table: KnobTable) -> None:
         super().__init__(dashboard)
         self._table = table
 
-    def full_height(self, width: int) -> int:
-        return len(self.lines(width))
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        return self.lines(width)
-
     def lines(self, width: int) -> list[StyledLine]:
-        selected = self._table.selected
-        return [] if selected is None else _detail_lines(selected, width, readonly=self.state.readonly)
-
-
-def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[StyledLine]:
-    knob = job_knob.knob
-    lines: list[StyledLine] = []
-    about = knob.about or "no description"
-    whose = f" ({knob.owner})" if knob.owner else ""
-    lines += paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
-    now = present_words(knob)
-    original = value_words(knob, None)
-    lines += paragraph(
-        f"Now {now}; the script gave {original}; allowed: {allowed_words(knob)}.", width, rows=2
-    )
-    if job_knob.refusal:
-        lines += paragraph(f"Cannot be changed: {job_knob.refusal}.", width, BOLD_WARNING, rows=4)
-    elif readonly:
-        lines += paragraph(
-            "Not changed from here: this dashboard is read-only.", width, TextStyle("warning"), rows=2
-        )
-    if job_knob.differs:
-        lines += paragraph(
-            "Ranks have different values while they change.", width,
-            TextStyle("warning"), rows=2,
-        )  # fmt: skip
-    if code := code_line(knob):
-        lines += code_to_keep(code, width)
-    return lines
+        if (selected := self._table.selected) is None:
+            return []
+        knob, warning = selected.knob, TextStyle("warning")
+        about, whose = knob.about or "no description", f" ({knob.owner})" if knob.owner else ""
+        lines = paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
+        now = f"Now {present_words(knob)}; the script gave {value_words(knob, None)}"
+        lines += paragraph(f"{now}; allowed: {allowed_words(knob)}.", width, rows=2)
+        if selected.refusal:
+            lines += paragraph(f"Cannot be changed: {selected.refusal}.", width, BOLD_WARNING, rows=4)
+        elif self.state.readonly:
+            lines += paragraph(
+                "Not changed from here: this dashboard is read-only.", width, warning, rows=2
+            )
+        if selected.differs:
+            lines += paragraph("Ranks have different values while they change.", width, warning, rows=2)
+        code = code_line(knob)
+        return [*lines, *(code_to_keep(code, width) if code else [])]
 
 
 def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, paragraph
 from overlaptop.tui.model.knob_editor import KnobChange
-from overlaptop.tui.widgets.view import JobView
+from overlaptop.tui.widgets.view import LinesView
 
 MOST_LINES = 4
 _GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
 
 
-class ChangeLine(JobView):
+class ChangeLine(LinesView):
     """The newest change from any dashboard, until it is complete; a failure stays."""
 
     fades = False
 
-    def full_height(self, width: int) -> int:
-        return len(self._lines_of(width))
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        return self._lines_of(width)
-
-    def _lines_of(self, width: int) -> list[StyledLine]:
+    def lines(self, width: int) -> list[StyledLine]:
         state, change = self.state, self.state.change
-        if change is None or state.panel_hidden:
-            return []
-        if change.state == "changed" and not state.change_is_news:
-            return []
-        return change_lines(change, width)
+        is_old = change is not None and change.state == "changed" and not state.change_is_news
+        return [] if change is None or is_old or state.panel_hidden else change_lines(change, width)
 
 
 def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:

@@ -47,7 +47,6 @@ class LineView(Widget):
         return None
 
     def fit(self, width: int) -> None:
-        """Use no more lines than needed."""
         lines = self.full_height(width)
         if lines != self._full_height:
             self._full_height = lines

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,11 +11,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.line_view import LineView
-from overlaptop.tui.widgets.prompt import Confirm, Prompt
+from overlaptop.tui.widgets.prompt import Prompt
 
 
 class Views(Vertical, inherit_bindings=False):
@@ -24,9 +22,7 @@ class Views(Vertical, inherit_bindings=False):
 
 
 class DashboardScreen(Screen[None], inherit_bindings=False):
-    """Views from top to bottom, the newest change's progress, and the keys;
-    `dashboard.tcss` has heights.
-    """
+    """Views from top to bottom, the newest change's progress, and keys; `dashboard.tcss` has heights."""
 
     title_in_help: ClassVar[str]
     """The section that the help opens on: one of glossary.SECTIONS; empty for the help itself."""
@@ -48,7 +44,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     @property
     def prompt(self) -> Prompt | None:
-        """Return the newest open prompt."""
         return next((each for each in reversed(self.query(Prompt)) if each.is_mounted), None)
 
     async def ask(self, prompt: Prompt) -> None:
@@ -57,21 +52,21 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         await self.mount(prompt)
         prompt.take_focus()
 
-    async def ask_to_start(
-        self, request: LaunchRequest, start: Callable[[LaunchRequest], Awaitable[None]]
+    async def ask_line(
+        self,
+        asked: str,
+        answer: str,
+        hint: str,
+        take: Callable[[str], str],
+        typed: Callable[[str], str] | None = None,
     ) -> None:
-        """Start a workload; ask first if that ends the previous one."""
+        """Ask for a line of text; arguments as of LinePrompt."""
+        # Textual's Input takes 20 ms to import: only on use.
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
-        async def go() -> None:
-            self.run_worker(partial(start, request), group="start", exclusive=True)
-
-        if running := self.dashboard.running:
-            await self.ask(Confirm(f"end {running} and start {request.label}?", go))
-        else:
-            await go()
+        await self.ask(LinePrompt(asked, answer, hint, take, typed))
 
     def redraw(self, *, everything: bool = False) -> None:
-        """Draw the present state."""
         for view in (*self._views, self._change):
             if isinstance(view, LineView):
                 view.fit(self.app.size.width)

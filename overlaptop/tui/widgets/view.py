@@ -38,10 +38,23 @@ class JobView(LineView):
         await self.wheel(-1, event.x)
 
 
+class LinesView(JobView):
+    """Takes as many lines as it has."""
+
+    def lines(self, width: int) -> list[StyledLine]:
+        raise NotImplementedError
+
+    def full_height(self, width: int) -> int:
+        return len(self.lines(width))
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        return self.lines(width)[:height]
+
+
 class RowList(JobView, Generic[Row]):
     """Rows with a cursor that follows its row when the order changes."""
 
-    above: ClassVar = 2
+    above = 2
     """Lines above the rows: a title and their header."""
     opens: ClassVar = "screen.open"
     """The action of a second click."""
@@ -61,12 +74,10 @@ class RowList(JobView, Generic[Row]):
         raise NotImplementedError
 
     def at(self, rows: Sequence[Row]) -> int:
-        """Return the index of the row at the cursor."""
         return next((at for at, row in enumerate(rows) if self.key(row) == self.cursor), 0)
 
     @property
     def selected(self) -> Row | None:
-        """Return the row at the cursor."""
         rows = self.rows
         return rows[self.at(rows)] if rows else None
 

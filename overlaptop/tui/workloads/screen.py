@@ -91,18 +91,25 @@ class WorkloadsScreen(DashboardScreen):
 
     async def action_run(self) -> None:
         """Run it; ask first if it ends another one."""
-        status = self._launcher.status()
         try:
             request = self._form.request()
         except LaunchError:
             return  # already on the screen
         if self._form.plan is None or self._form.plan.request != request:
             await self._make_plan(request)  # enter came before the plan
-        plan = self._form.plan
-        if plan is not None and plan.request == request and plan.fault:
+        plan, status = self._form.plan, self._launcher.status()
+        is_coming = status.phase is LaunchPhase.ENDING and status.request == request
+        if plan is None or plan.fault or is_coming:
             return
-        if status.phase is not LaunchPhase.ENDING or status.request != request:
-            await self.ask_to_start(request, self._run)
+        if running := self.dashboard.running:
+            asked = f"end {running} and start {request.label}?"
+            await self.ask(Confirm(asked, partial(self._start, plan)))
+        else:
+            await self._start(plan)
+
+    async def _start(self, plan: LaunchPlan) -> None:
+        self._words_started = self._form.words
+        self.dashboard.start(plan)
 
     def _replan(self) -> None:
         try:
@@ -117,12 +124,6 @@ class WorkloadsScreen(DashboardScreen):
 
     async def _make_plan(self, request: LaunchRequest) -> None:
         self._take(await asyncio.to_thread(self._launcher.plan, request))
-
-    async def _run(self, request: LaunchRequest) -> None:
-        self._words_started = self._form.words
-        fault = await self.dashboard.start(request)
-        if fault:
-            self._take(LaunchPlan(request, fault))
 
     def _take(self, plan: LaunchPlan) -> None:
         self._form.plan = plan

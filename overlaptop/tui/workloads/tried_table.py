@@ -56,5 +56,4 @@ def _cells(job: EarlierJob) -> tuple[StyledLine, ...]:
 
 
 def _changed(job: EarlierJob) -> str:
-    """Return the knobs whose values differ from the script's."""
     return ", ".join(setting.words for setting in job.settings if setting.changed)

@@ -30,7 +30,7 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.widgets.page import Page
-from overlaptop.tui.widgets.view import JobView, RowList
+from overlaptop.tui.widgets.view import JobView, LinesView, RowList
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.workloads.catalog import Workload
 
@@ -122,7 +122,7 @@ class OptionList(Page):
         return lines
 
 
-class PlanView(JobView):
+class PlanView(LinesView):
     """One or two lines of words, then the command line; or why nothing can run."""
 
     fades = False
@@ -131,13 +131,7 @@ class PlanView(JobView):
         super().__init__(dashboard)
         self._form = form
 
-    def full_height(self, width: int) -> int:
-        return len(self._paragraphs(width))
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:
-        return [crop(line, width) for line in self._paragraphs(width)[:height]]
-
-    def _paragraphs(self, width: int) -> list[StyledLine]:
+    def lines(self, width: int) -> list[StyledLine]:
         plan, phase = self._form.plan, self.dashboard.launch.status.phase
         message, warning = self.dashboard.launch.message, TextStyle("warning", bold=True)
         if phase is LaunchPhase.ENDING:
