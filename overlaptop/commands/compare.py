@@ -1,4 +1,4 @@
-"""``overlaptop compare A B``: what differs between two runs, beyond noise."""
+"""``overlaptop compare A B``: the differences between two runs, beyond noise."""
 
 import argparse
 import re

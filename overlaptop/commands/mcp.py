@@ -49,7 +49,7 @@ CONTROL = """\
 then has the value that it had before.
 """
 MAX_RANKS = 64
-"""Whose records an agent gets unasked: more would fill its context."""
+"""Maximum ranks whose records an agent gets unasked: more would fill its context."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_server(hosts: Hosts | None = None, *, control: bool = False) -> MCPServer:
-    """A server with a tool for each question, and with `control` for trials; `hosts`: where the jobs are,
-    None: here.
+    """Return a server with a tool for each question, and with `control` for trials. `hosts`: of the jobs;
+    None: this machine.
     """
     from mcp.server import MCPServer
     from mcp.types import ToolAnnotations

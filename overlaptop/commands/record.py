@@ -1,4 +1,4 @@
-"""``overlaptop record``: what a job's hubs send, into a file."""
+"""``overlaptop record``: writes the messages of a job's hubs into a file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ disk); 2 for a usage error.
 """
 TICK_S = 0.05
 LOOK_EVERY_NS = 5_000_000_000
-"""Between two looks for findings, which take about 30 ms."""
+"""Interval between two looks for findings, which take about 30 ms."""
 EXIT_S = 5.0
-"""From the job's end to the exit status of its last process."""
+"""Maximum time from the job's end to the exit status of its last process."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
-    """Record a session, whose tap is `recorder`, until its job ends or Ctrl-C; 0.
+    """Record a session, whose tap is `recorder`, until its job ends or Ctrl-C. Returns 0.
 
-    Raises CommandError where the file cannot be made or written, and where the connection is lost.
+    Raises CommandError if the file cannot be written, or the connection is lost.
     """
     from overlaptop.commands.hosts import pause
 

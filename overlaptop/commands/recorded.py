@@ -1,4 +1,4 @@
-"""Recordings on the command line: opening one, and moments in it."""
+"""Recordings on the command line: opens one, and finds moments in it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def opened(path: Path) -> Recording:
 
 
 def moment_ns(words: str, recording: Recording) -> int:
-    """Unix time of ``10:05``, ``10:05:30`` (the first one in the recording, by the local clock) or ``+90s``
-    from its start. CommandError with status 2 for others, and for one that is not in the recording.
+    """Return the Unix time of ``10:05``, ``10:05:30`` (the first one in the recording, local time) or
+    ``+90s`` from its start. Raises CommandError with status 2 if it is none of these, or not in it.
     """
     if after := _AFTER.fullmatch(words):
         found_ns = recording.first_ns + int(after[1]) * _UNITS_NS[after[2]]

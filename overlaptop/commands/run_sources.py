@@ -1,4 +1,4 @@
-"""What runs can be read from: a running job, recordings, traces, reports."""
+"""The sources of reports: a running job, black boxes, recordings, traces, saved reports."""
 
 import re
 from contextlib import closing
@@ -18,20 +18,19 @@ from overlaptop.runs.samples import Samples
 from overlaptop.wire.protocol import JOB_KEY
 
 _EVERY_NS = 400_000_000
-"""Recording time that is read at once: a rank's timelines are kept until they are compared."""
+"""Recorded time between two Snapshots: timelines are kept until they are compared."""
 _MOST_REPORT_BYTES = 16 << 20
 _SAME = {
     "late_ranks": attrgetter("rank"),
     "findings": attrgetter("rule", "ranks"),
     "troubles": attrgetter("kind", "ranks"),
 }
-"""What makes two entries of a report the same one."""
+"""The fields by which two entries of a report are the same."""
 
 
 def report_of(source: str | None) -> RunRecord:
-    """The report of a job, a recording, a part of one, a report or traces; None: the newest job.
-
-    Raises CommandError, with status 2 where it is a file that cannot be read.
+    """Return the report of a job, a recording or a part of one, a saved report or traces. None: the newest
+    job. Raises CommandError, with status 2 if a file cannot be read.
     """
     if source is not None and (not re.match(JOB_KEY, source) or Path(source).exists()):
         return _of_file(source)

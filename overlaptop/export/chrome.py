@@ -1,9 +1,9 @@
-"""Traces as torch.profiler writes them, one file a rank: HolisticTraceAnalysis and ``analyze`` read them.
+"""Writes traces as torch.profiler does, a file for each rank, for HolisticTraceAnalysis and ``analyze``.
 
-Both find what ran by its category and name, and steps by ProfilerStep annotations. HolisticTraceAnalysis
-counts an activity only if its launch is in the trace and began before the last annotation did. Launches are
-not known here. So each activity has one at its own start, of a category that `analyze` takes for no launch,
-and an annotation that it takes for no step follows the last one.
+Both find activities by category and name, and steps by ProfilerStep annotations. HolisticTraceAnalysis
+counts an activity only if its launch is in the trace and began before the last annotation. Launches are not
+known here. So each activity gets one at its own start, of a category that `analyze` does not read, and a
+last annotation follows that `analyze` does not count as a step.
 """
 
 import gzip
@@ -21,20 +21,19 @@ from overlaptop.timeline.spans import difference, from_bounds
 
 _COMPUTE_STREAM, _COPY_STREAM, _FUSED_STREAM, _FIRST_COMM_STREAM = 7, 8, 9, 20
 _COMM_KERNEL = "ncclDevKernel"
-"""HolisticTraceAnalysis knows communication by this name only."""
+"""The only name that HolisticTraceAnalysis counts as communication."""
 _FUSED_KERNEL = "kernel_gemm_rs_producer"
-"""A name that `timeline.lanes` knows; HolisticTraceAnalysis takes it for compute."""
+"""Fused for `timeline.lanes`, compute for HolisticTraceAnalysis."""
 _LAUNCH = "overlaptop"
-"""A category of no launch that torch.profiler writes."""
+"""Not a category of launches in torch.profiler's traces."""
 
 _Event = dict[str, Any]
 
 
 def write(job: JobTimeline, folder: Path) -> list[Path]:
-    """Write ``rankN.json.gz`` for each rank into `folder`, which is made; return the files.
+    """Write ``rankN.json.gz`` for each rank into `folder`, and return the files.
 
-    Raises:
-        OSError: also where something is in the folder, such as the traces of another job, or of this one.
+    Raises OSError also if the folder is not empty: another job's traces would be read with these.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -118,9 +117,9 @@ def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[
 
 
 def _arguments(found: Collective, rank: int) -> dict[str, object]:
-    """What both readers match collectives by.
+    """Return the arguments by which both readers match collectives.
 
-    One that was not attributed gets a group of its rank alone, so that no reader attributes it.
+    A collective that is not attributed gets a group of this rank alone, so that no reader attributes it.
     """
     args: dict[str, object] = {"Collective name": found.op}
     if found.not_attributed:

@@ -25,14 +25,14 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.messages import Found, RankInfo, StepTotals
 
 MAX_RANKS = 1024
-"""Ranks of a job with series of their own; of more, those with the lowest numbers."""
+"""Maximum ranks of a job with series of their own, lowest numbers first."""
 SERIES_PER_RANK = 26
 MAX_OPERATIONS = 64
-"""Operations and groups of a job with series of their own; others are group "other"."""
+"""Maximum operations and groups of a job with series of their own. The rest is group "other"."""
 _FIND_EVERY_NS = 5_000_000_000
 _PARTS = ("hidden", "exposed", "compute_only", "copy_only", "idle", "fused")
 _PARTS_WITHOUT_IDLE = tuple(part for part in _PARTS if part != "idle")
-"""Where gaps between kernels are not seen, idle time hides in compute."""
+"""If gaps between kernels are not seen, compute contains the idle time."""
 _JOB, _RANK, _OPERATION = ("job",), ("job", "node", "rank"), ("job", "group", "op")
 _FAMILIES = {
     "job_info": (InfoMetricFamily, "A running job.", _JOB),
@@ -67,7 +67,7 @@ _FAMILIES = {
     "collective_wait_seconds_total": (CounterMetricFamily, "Waiting, summed over ranks.", _OPERATION),
     "collective_transfer_seconds_total": (CounterMetricFamily, "Transfer, summed over ranks.", _OPERATION),
 }  # fmt: skip
-"""By name without its prefix: kind, help, labels."""
+"""Kind, help and labels by name without prefix."""
 
 
 class JobMetrics:
@@ -77,7 +77,7 @@ class JobMetrics:
         """``send``: as FindingsWatch has it."""
         self._snapshot: Snapshot | None = None
         self._lengths: Counter[int] = Counter()
-        """Undisturbed steps by rank."""
+        """Undisturbed steps of each rank."""
         self._length_ns: Counter[int] = Counter()
         self._parts_ns: Counter[tuple[int, str]] = Counter()
         self._communication_ns: Counter[tuple[int, str, str]] = Counter()

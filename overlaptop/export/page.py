@@ -1,4 +1,4 @@
-"""One HTML page: what a job did, its timeline to zoom, tables and findings. It loads nothing."""
+"""One self-contained HTML page: summary, findings, a timeline to zoom, tables."""
 
 import json
 from bisect import bisect_left
@@ -19,9 +19,9 @@ from overlaptop.timeline.arrivals import lateness
 from overlaptop.timeline.spans import Spans, clip, flatten
 
 MAX_SPANS = 200_000
-"""Of all ranks together: a phone still moves them smoothly, and the page stays below some 4 MB."""
+"""Maximum spans of all ranks: a phone still scrolls them smoothly, and the page has at most some 4 MB."""
 MAX_DRAWN_RANKS = 64
-"""A canvas of more would be higher than a phone's browser allows."""
+"""A higher canvas than that of 64 ranks exceeds the limit of a phone's browser."""
 MAX_ROWS = 64
 _FIGURES = {
     "step": "step_ns",
@@ -40,9 +40,9 @@ class Summary:
 
     title: str
     sentence: str
-    """What costs most; empty: nothing is known of it."""
+    """The first line. Empty: not known."""
     window: str
-    """Which steps the figures are of."""
+    """The steps of the figures, in words."""
     figures: dict[str, str]
     findings: Sequence[FindingRecord]
 

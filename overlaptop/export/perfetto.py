@@ -1,7 +1,7 @@
-"""A Perfetto trace of all ranks: a process for each, its tracks and counters, flows along collectives.
+"""A Perfetto trace of all ranks: a process for each, with tracks, counters and flows along collectives.
 
-Steps carry their record as arguments. On the track "communication" the slices "waiting", "transfer" and
-"not attributed" are disjoint and together cover all communication: every figure can be computed from them.
+Steps have their record as arguments. On the track "communication" the slices "waiting", "transfer" and "not
+attributed" are disjoint and cover all communication, so every figure can be computed from them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.spans import Spans
 
 _SEQUENCE = 1
-"""All packets are of one writer."""
+"""The only writer of packets."""
 _FIRST_PID = 1
-"""The UI takes process 0 for the kernel's idle task."""
+"""The UI shows process 0 as the kernel's idle task."""
 _LINK_RATES = (
     ("NVLink rx", "nvlink_rx_bytes_per_s"),
     ("NVLink tx", "nvlink_tx_bytes_per_s"),

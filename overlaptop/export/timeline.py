@@ -1,4 +1,4 @@
-"""JobTimeline: the steps, lanes and collectives of all ranks on one clock, as every export takes them."""
+"""JobTimeline: the steps, lanes and collectives of all ranks on one clock, for every export."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ class RankTimeline:
     steps: tuple[StepTotals, ...]
     """Oldest first. A running job's steps may lack lane totals."""
     drawn: tuple[StepTotals, ...]
-    """The steps whose lanes are known: all of a trace's, few of a running job's."""
+    """The steps with lanes: all of a trace, few of a running job."""
     lanes: Lanes
-    """Unix ns; beside a fused kernel nothing else counts."""
+    """Unix ns. Beside a fused kernel nothing else counts."""
     attribution: Attribution
     samples: tuple[DeviceSample, ...] = ()
-    """Of the rank's GPU, oldest first."""
+    """Samples of the rank's GPU, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class JobTimeline:
     ranks: tuple[RankTimeline, ...]
     """By rank."""
     waits: Mapping[int, StepWaits]
-    """By step, of the steps whose waiting is known."""
+    """By step, if its waiting is known."""
     collectives: tuple[Collective, ...]
-    """Each once, by first start."""
+    """In the order of their first starts."""
 
     @property
     def start_ns(self) -> int:
@@ -95,9 +95,9 @@ def from_traces(job: TracedJob) -> JobTimeline:
 
 
 def from_snapshot(snapshot: Snapshot) -> JobTimeline:
-    """The timeline of the steps that a running job's Snapshot keeps.
+    """Return the timeline of the steps in a running job's Snapshot.
 
-    Lanes and collectives are of the steps that were measured while somebody watched.
+    Only steps that were measured while somebody watched have lanes and collectives.
     """
     drawn = sorted({kept.step for view in snapshot.ranks for kept in view.timelines})
     waits = {each.step: each for each in snapshot.kept_step_waits}

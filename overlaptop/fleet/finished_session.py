@@ -24,7 +24,7 @@ class FinishedRank:
     """The whole trace, as step WHOLE_TRACE."""
     steps: tuple[StepTotals, ...]
     details: tuple[StepDetail, ...] = ()
-    """Timelines of any of these steps."""
+    """Timelines of some of these steps."""
 
     @property
     def newest_details(self) -> tuple[StepDetail, ...]:

@@ -1,4 +1,4 @@
-"""Recorder: writes what a session reads from its hubs into a file, from one moment to another."""
+"""Recorder: writes the messages that a session reads into a file."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Recorder:
         self._writer, self.path = RecordingWriter(path, keep, self._keyframes), path
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write what the session has read since the last call, as of this Snapshot's time: a replay's tick
-        then has the same clock. Raises OSError if the file cannot be written: call only `end` then.
+        """Write the messages since the last call, at this Snapshot's time: a replay then ticks at the same
+        time. Raises OSError if the file cannot be written: call only `end` then.
         """
         read, self._read = self._read, []
         if self._writer is None:

@@ -1,6 +1,4 @@
-"""The hub's black box: writes its history as a recording at a hang, a failure, a finding and the job's
-end.
-"""
+"""The hub's black box: its history as a recording, at a hang, a failure, a finding and the job's end."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,7 @@ AGAIN_S = 180.0
 """Minimum time between two recordings of one kind: the length of the history.
 The later replaces the earlier."""
 MOST_FOUND = 4
-"""Recordings of findings for one hub, each of another rule: the first ones."""
+"""Maximum recordings of findings for one hub, each of another rule."""
 _MOST_STATUSES = 1000
 """Maximum status messages. A job that stalled for longer does not get one for each second."""
 _S = 1_000_000_000

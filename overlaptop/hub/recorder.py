@@ -1,5 +1,5 @@
-"""The recording of a job that is started with ``--record``: a process of its own, so that neither a slow
-disk nor a full one stops the hub.
+"""Records a job that was started with ``--record``, in a process of its own: a slow or full disk does not
+stop the hub.
 """
 
 import subprocess

@@ -1,1 +1,1 @@
-"""Recordings of jobs: what a hub sent, as it came, in files that outlive the job."""
+"""Recordings of jobs: the messages of their hubs, in files."""

@@ -1,9 +1,8 @@
-"""Batch: what one look at a hub brought, and which of a hub's messages make up its present state.
+"""Batch: the messages read from a hub at one time. Keyframe: the messages that make up its present state.
 
-In a recording (MCAP, profile `PROFILE`) each batch is one message: its frames one after the other, as
-codec.frame makes them. The channel's topic says of what kind it is and whose: ``live/gpu-a``. A keyframe
-(``state/gpu-a``) repeats the state so far, so that a reader can begin there. ``node/gpu-a`` has a NodeClock
-as JSON. Imports no mcap.
+In a recording (MCAP, profile `PROFILE`) each batch is one MCAP message with frames as of codec.frame. The
+topic names the kind and the node: ``live/gpu-a``. A keyframe (``state/gpu-a``) repeats the state so far, so
+that a reader can begin there. ``node/gpu-a`` has a NodeClock as JSON. Imports no mcap.
 """
 
 from collections import deque
@@ -21,7 +20,7 @@ PROFILE = "overlaptop"
 LIVE, STATE, NODE = "live", "state", "node"
 ENCODING = "overlaptop-frames"
 MAX_BATCH_BYTES = 64 << 20
-"""Of one chunk unpacked: a larger one is refused as damaged."""
+"""Maximum size of an unpacked chunk. A larger one counts as damaged."""
 _MAX_NOTICES = 200
 _MAX_COMMANDS = 128
 
@@ -37,14 +36,14 @@ class Batch(NamedTuple):
     """Messages of one hub that were read together."""
 
     at_ns: int
-    """When they were read: Unix time."""
+    """Unix time at which they were read."""
     node: str
-    """The host, as it was named; empty: the reader's own machine."""
+    """The host by its name. Empty: the reader's own machine."""
     kind: str
     """LIVE, STATE or NODE."""
     data: bytes
     after_gap: bool = False
-    """Batches before it were lost."""
+    """True if batches before it were lost."""
 
     def messages(self) -> list[Message]:
         """Return the messages, oldest first, without those of a newer program that cannot be read."""

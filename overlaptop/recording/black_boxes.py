@@ -1,5 +1,5 @@
-"""Black boxes: recordings of a job's last minutes, which its hub leaves in ``black_boxes`` of the socket
-directory. They are named by job, start and occasion; those of the newest jobs are kept. Imports no mcap.
+"""Black boxes: recordings of a job's last minutes, written by its hub into ``black_boxes`` of the socket
+directory. Their names have job, start and occasion. Those of the newest jobs are kept. Imports no mcap.
 """
 
 import re
@@ -13,7 +13,7 @@ ENDED, FAILED, HUNG, FOUND = "ended", "failed", "hung", "found-"
 """Occasions. The name of the finding's rule follows FOUND."""
 KEPT_JOBS = 20
 _FOLDER = "black_boxes"
-"""No job's key, so nobody takes it for a job's folder."""
+"""Not a valid job key, so it is never taken for a job's folder."""
 _NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung|found-[a-z0-9_]{1,40})\.mcap\Z")
 
 
@@ -21,7 +21,7 @@ class BlackBox(NamedTuple):
     """A black box on the disk."""
 
     started_ns: int
-    """When the job's hub saw it first, Unix time."""
+    """Unix time at which the job's hub started."""
     job: str
     occasion: str
     path: Path
@@ -35,9 +35,9 @@ def path_of(job: str, started_ns: int, occasion: str) -> Path:
 
 
 def found(job: str | None = None) -> list[BlackBox]:
-    """Those of this job, or all, newest job first: of each, that of its end, of troubles, of
-    findings. JobFolderError where
-    the socket directory is not to be trusted.
+    """Return the black boxes of this job, or all, newest job first: each job's end, troubles, findings.
+
+    Raises JobFolderError if the socket directory cannot be trusted.
     """
     try:
         names = [(path, _NAME.match(path.name)) for path in (base_dir(create=False) / _FOLDER).iterdir()]

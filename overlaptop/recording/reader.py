@@ -1,8 +1,8 @@
 """Recording: the whole chunks of an MCAP file, as batches.
 
-The file is read by its records' headers, not by its index: a recording that was cut off has none. Each
-chunk is checked by its CRC, so a flipped byte costs that chunk alone. Where a record's own header is
-damaged, the next chunk is searched for.
+The reader follows the records' headers, not the index: a recording that was cut off has no index. It checks
+the CRC of each chunk, so a flipped byte costs one chunk. Behind a damaged header it searches for the next
+chunk.
 """
 
 import os
@@ -29,12 +29,12 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _MAGIC = b"\x89MCAP0\r\n"
 _HEADER, _FOOTER, _CHUNK, _LAST = 1, 2, 6, 15
-"""Opcodes of MCAP's records; the last one that is defined."""
+"""Opcodes of MCAP's records. _LAST: the highest one."""
 _RECORD = struct.Struct("<BQ")
 _CHUNK_MARK = b"\x04\x00\x00\x00zstd"
-"""In every chunk: the length and name of its compression."""
+"""Part of every chunk: the length and name of its compression."""
 _MARK_AT = _RECORD.size + 28
-"""Where, from the chunk record's first byte."""
+"""Its offset in a chunk's record."""
 _MAX_HEADER_BYTES = 1 << 16
 _SEARCHED_BYTES = 1 << 20
 
@@ -47,12 +47,12 @@ class _Place(NamedTuple):
     """A whole chunk in the file."""
 
     offset: int
-    """Of its content."""
+    """Offset of its content."""
     length: int
     first_ns: int
     last_ns: int
     keyframe_ns: int | None
-    """Time of the first keyframe in it; None: there is none."""
+    """Time of the first keyframe in it. None if it has none."""
     after_gap: bool
 
 
@@ -64,7 +64,7 @@ class Recording:
     places: tuple[_Place, ...]
     topics: dict[int, str]
     damage: tuple[str, ...]
-    """What was lost and where, a line each."""
+    """A line for each loss, with its place."""
 
     @property
     def first_ns(self) -> int:
@@ -107,7 +107,7 @@ class Recording:
 def open_recording(path: Path) -> Recording:
     """Read a recording once, from its first byte to its last whole chunk.
 
-    Raises RecordingError where it is not a file, not a recording, or has no whole chunk.
+    Raises RecordingError if it is not a regular file, not a recording, or has no whole chunk.
     """
     with closing(os.fdopen(_open(path), "rb")) as file:
         return _Scan(path, file.fileno()).run()

@@ -1,4 +1,4 @@
-"""RecordingWriter: batches into MCAP files, bounded on request."""
+"""RecordingWriter: writes batches into MCAP files of bounded size."""
 
 import errno
 import io
@@ -20,7 +20,7 @@ CHUNK_NS = 5_000_000_000
 _CHUNK_BYTES = 1 << 20
 KEYFRAME_NS = 30_000_000_000
 LEAST_FREE_BYTES = 1 << 30
-"""A recording ends where the disk has less, or less than 5 %: the job needs it for its own files."""
+"""A recording ends if less of the disk is free, or less than 5 %: the job needs it for its own files."""
 
 
 def earlier_part(path: Path) -> Path:
@@ -34,9 +34,9 @@ class RecordingWriter:
     def __init__(
         self, path: Path, keep: Keep | None = None, keyframes: dict[str, Keyframe] | None = None
     ) -> None:
-        """Make the file, with mode 0600. Raises FileExistsError where there is one.
+        """Create the file, with mode 0600. Raises FileExistsError if it exists.
 
-        ``keyframes``: each node's state as of now; it is kept up to date.
+        ``keyframes``: the present state of each node. The writer updates it.
         """
         self._path, self._keep = path, keep or Keep.parse(DEFAULT_KEEP)
         self._keyframes = {} if keyframes is None else keyframes

@@ -1,1 +1,1 @@
-"""Whole runs: the report of one, and the differences between two. Pure."""
+"""Reports of runs, and the differences between two. Pure."""

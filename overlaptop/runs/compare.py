@@ -1,8 +1,8 @@
-"""Two runs' figures against each other. Pure.
+"""Compares the figures of two runs. Pure.
 
-The blocks of the two runs are paired in their order, each a trial of B against A as trials/effect.py has
-it: of two runs that are alike a pair's difference is as likely negative as positive. The figures share one
-error of 5 %, since with dozens of them some would always seem to differ.
+The blocks of the two runs are paired in order. Each pair is a trial of B against A (trials/effect.py): if
+the runs are alike, its difference is as likely negative as positive. All figures share one error of 5 %: of
+dozens of figures, two would always seem to differ.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""RunLog: a run's Snapshots, folded into its report. Pure."""
+"""RunLog: makes a report from a run's Snapshots. Pure."""
 
 from collections import Counter
 from statistics import median, quantiles
@@ -19,7 +19,7 @@ from overlaptop.runs.samples import Samples
 from overlaptop.wire.messages import Welcome
 
 LOOK_EVERY_NS = 1_000_000_000
-"""Of the run's time, between two looks for findings."""
+"""Time of the run between two looks for findings."""
 
 
 class RunLog:
@@ -28,7 +28,7 @@ class RunLog:
     def __init__(self, samples: Samples | None = None) -> None:
         """``samples``: collects the steps; by default those of the whole run."""
         self.samples = samples or Samples()
-        """Steps may be added that are in no Snapshot."""
+        """Steps that no Snapshot has may be added."""
         self._steady = SteadyFindings()
         self._findings: dict[Key, FindingRecord] = {}
         self._troubles: dict[object, TroubleRecord] = {}

@@ -1,4 +1,4 @@
-"""Samples: a run's steps, one value of each figure a step. Pure."""
+"""Samples: the steps of a run, with a value of each figure for each step. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +17,9 @@ from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
 
 _MOST_TOTALS = 1 << 18
-"""The newest steps of a run, of all ranks together; some 80 MB."""
+"""Maximum steps of all ranks together, some 80 MB. The newest are kept."""
 _LEAST_OF_BLOCK = 2
-"""Steps of a block where there is a choice of how many blocks."""
+"""Minimum steps of a block, except with the smallest number of blocks."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 
 
@@ -68,8 +68,8 @@ class Samples:
 
     @property
     def going(self) -> dict[int, dict[int, StepTotals]]:
-        """The steps that say something of the job, by number and rank: not the first ones, none that a
-        command disturbed, and none in which the job stood still.
+        """The steps that count, by number and rank: without the first ones, those that a command disturbed,
+        and those in which the job stalled.
         """
         if self._going is None:
             found = {
@@ -174,8 +174,8 @@ def _operations(waits: StepWaits) -> tuple[str, ...]:
 
 
 def _transfers(waits: StepWaits) -> dict[str, float]:
-    """What transfers took in a step, in ns: by operation, group, and bucket (what is alike in operation,
-    group and bytes).
+    """Return the transfer times of a step in ns, by operation, group and bucket (collectives of the same
+    operation, group and bytes).
     """
     found: Counter[str] = Counter()
     for each in waits.collectives:

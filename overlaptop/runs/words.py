@@ -1,4 +1,4 @@
-"""A run's report as one screen of text. Pure."""
+"""The report of a run as one screen of text. Pure."""
 
 from overlaptop import text
 from overlaptop.records import LateRank, RunRecord
