@@ -119,14 +119,6 @@ def test_the_page_loads_nothing() -> None:
     assert "default-src 'none'" in html
 
 
-def test_the_page_has_all_ranks_steps_and_lanes() -> None:
-    job = recorded("ddp_25mb")
-    html = page.render(job, summary("rank 2 is late"))
-    assert "3 measured steps, 2 to 4." in html
-    assert "75 of 75" in html
-    assert "No step" not in html
-
-
 def test_a_long_job_is_drawn_from_the_first_step_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     job = recorded("ddp_25mb")
     whole = page.render(job, summary(""))

@@ -11,10 +11,9 @@ from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.recording.reader import open_recording
-from overlaptop.wire.messages import RankEnd
 from tests.recording.played import PlayedJob, played
 
-from .builders import Clock, S, status
+from .builders import Clock, S
 from .test_cluster import Cluster
 
 
@@ -96,18 +95,6 @@ def test_time_passes_with_the_speed_and_stands_while_paused(clock, tmp_path):
     assert last.recorded
     assert last.hub_state is HubState.LIVE  # the recording was stopped while its job went on
     assert known(last) == known(job.snapshots[-1])
-
-
-def test_recorded_end_of_a_job_is_an_end(clock, tmp_path):
-    path = tmp_path / "run.mcap"
-    job = PlayedJob(clock, path)
-    job.step(0)
-    job.say(*(RankEnd(rank, clock(), clean=True, exit_code=0) for rank in (0, 1)), status(ended=True))
-    job.recorder.end()
-    session = replay(path)
-    snapshot = session.seek(clock())
-    assert snapshot.hub_state is HubState.ENDED
-    assert session.send(None) == "this job was read from a file: it takes no commands"
 
 
 def test_recording_begun_in_mid_job_begins_with_its_state(clock, tmp_path):
