@@ -18,7 +18,7 @@ from overlaptop.report import troubles
 from overlaptop.runs.samples import Samples
 from overlaptop.wire.messages import Welcome
 
-LOOK_EVERY_NS = 1_000_000_000
+LOOK_EVERY_NS = 5_000_000_000
 """Time of the run between two looks for findings."""
 
 
