@@ -31,6 +31,7 @@ def is_recording(path: Path) -> bool:
 def opened(path: Path) -> Recording:
     """Open a recording and print its damage. Raises CommandError with status 2 if it cannot be read."""
     from overlaptop.recording.reader import RecordingError, open_recording
+    from overlaptop.recording.writer import earlier_part
 
     try:
         recording = open_recording(path)
@@ -38,6 +39,8 @@ def opened(path: Path) -> Recording:
         raise CommandError(str(fault), 2) from fault
     for line in recording.damage:
         print_message(f"{path}: {line}")
+    if (earlier := earlier_part(path)).exists():
+        print_message(f"the part before is in {earlier}")
     return recording
 
 

@@ -126,6 +126,7 @@ def test_long_recording_keeps_its_last_part_and_the_one_before(tmp_path):
     played(clock, path, 200, keep=Keep(ns=lasting_s(20)))
     parts = [open_recording(each) for each in (earlier_part(path), path)]
     assert len(list(tmp_path.iterdir())) == 2
+    assert "the part before is in" in run_here("replay", path, "--once").stderr
     lengths_s = [(each.last_ns - each.first_ns) / 1e9 for each in parts]
     assert 20 <= lengths_s[0] <= 30
     assert lengths_s[1] <= 25
