@@ -33,6 +33,8 @@ while True:
 class NodeJob:
     """Its ranks are forked from the process that has torch."""
 
+    module = "overlaptop.agent"
+
     def __init__(
         self, warm: Warm, folder: Path, nodes: Sequence[Path], *options: str, **variables: str
     ) -> None:
@@ -41,7 +43,7 @@ class NodeJob:
         self.nodes, self.log = nodes, folder / "log"
         script = folder / "train.py"
         script.write_text(TRAINING)
-        words = ["-m", "overlaptop.agent", "--control", *options, str(script)]
+        words = ["-m", self.module, "--control", *options, str(script)]
         self._port = hold_port()
         port = str(self._port.getsockname()[1])
         with self.log.open("ab") as log:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 from overlaptop.commands.hosts import Hosts
@@ -24,8 +24,8 @@ _TICK_S = 0.05
 class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
-    def __init__(self, *words: str, key: str | None = None, via: Sequence[str] = ()) -> None:
-        hosts = Hosts(targets.named(words, via=via))
+    def __init__(self, *words: str, key: str | None = None) -> None:
+        hosts = Hosts(targets.named(words))
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
