@@ -2,7 +2,7 @@
 
 They are not in ``threading.enumerate()``, as a script may join all threads, or wait until it is alone. They
 receive none of the job's signals: a signal that the job has blocked is for the thread that waits for it.
-The job's trace and profile functions are not called on them. They end with the interpreter.
+They end with the interpreter.
 
 Code on them must not call ``threading.current_thread()``, which would list them for good. Logging does, so
 they log through `fault_barrier.warn`.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own wrappers are Python, and can be interrupted
 import _thread
-import ctypes
 import signal
 import threading
 from collections.abc import Callable
@@ -51,29 +50,19 @@ class Thread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return not self._ended.is_set()
 
     def join(self, limit_s: float) -> None:
-        """Wait for its end, at most `limit_s`."""
         self._ended.wait(limit_s)
 
     def _main(self) -> None:
         try:
-            _suspend_tracing()
             self.native_id = _thread.get_native_id()
             self._run()
         except Exception as fault:  # noqa: BLE001 - the job's threading.excepthook must not see it
             warn(f"a thread of the agent's ended: {type(fault).__name__}: {fault}")
         finally:
             self._ended.set()
-
-
-def _suspend_tracing() -> None:
-    """Suspend tracing here for good: `threading.settrace_all_threads` (Python 3.12) reaches this thread."""
-    api = ctypes.PyDLL(None)  # a private handle: ctypes.pythonapi's function attributes belong to the job
-    api.PyThreadState_Get.restype = ctypes.c_void_p
-    api.PyThreadState_EnterTracing(ctypes.c_void_p(api.PyThreadState_Get()))
 
 
 def run_uninterrupted(call: Callable[[], None]) -> None:

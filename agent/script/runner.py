@@ -54,7 +54,7 @@ def _run(command: options.CommandLine) -> None:
     path = None if command.module else _absolute(target)
     # A folder or an archive contains a module __main__. A script is read before anything else happens.
     package = path is not None and pkgutil.get_importer(path) is not None
-    code = None if path is None or package else _script_code(path, command)
+    code = None if path is None or package else _script_code(path)
     agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
     _hide_our_frames()
     sys.argv[:] = ["-m" if command.module else target, *command.arguments]
@@ -112,7 +112,7 @@ def _searched_first(path: str | None) -> str | None:
         return None
 
 
-def _script_code(path: str, command: options.CommandLine) -> types.CodeType:
+def _script_code(path: str) -> types.CodeType:
     """Compile a script, or load a compiled one. If it cannot be read, exit with Python's own message."""
     try:
         source = Path(path).read_bytes()
@@ -122,40 +122,13 @@ def _script_code(path: str, command: options.CommandLine) -> types.CodeType:
         )
         raise SystemExit(2) from None
     _hide_our_frames()  # show a syntax error as Python does
-    if not _is_compiled(path, source):
-        if not _is_text(source):
-            _record_end(command.target, "SyntaxError: the script is not text in its encoding")
-            _become_python(command)
+    # Python, too, decides by the name, or by the first half of the magic number.
+    if not path.endswith(".pyc") and source[:2] != importlib.util.MAGIC_NUMBER[:2]:
         return compile(source, path, "exec", dont_inherit=True)
     if not source.startswith(importlib.util.MAGIC_NUMBER):
         raise RuntimeError("Bad magic number in .pyc file")
-    code = marshal.loads(source[PYC_HEADER_BYTES:])  # noqa: S302 - the user's own script
-    if not isinstance(code, types.CodeType):
-        raise RuntimeError("Bad code object in .pyc file")
+    code: types.CodeType = marshal.loads(source[PYC_HEADER_BYTES:])  # noqa: S302 - the user's own script
     return code
-
-
-def _is_text(source: bytes) -> bool:
-    try:
-        return "\0" not in importlib.util.decode_source(source)
-    except (SyntaxError, UnicodeError, LookupError):
-        return False
-
-
-def _become_python(command: options.CommandLine) -> None:
-    """Run plain Python on a script that is no text: it reports the error in its own words. Returns only if
-    that fails.
-    """
-    import subprocess
-
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
-    with suppress(OSError):
-        os.execv(sys.executable, [sys.executable, *flags, command.target, *command.arguments])  # noqa: S606
-
-
-def _is_compiled(path: str, source: bytes) -> bool:
-    """Decide like Python: by the name, or by the first half of the magic number."""
-    return path.endswith(".pyc") or source[:2] == importlib.util.MAGIC_NUMBER[:2]
 
 
 def _new_main() -> ModuleType:
@@ -169,10 +142,10 @@ def _new_main() -> ModuleType:
 
 
 def _execute(code: types.CodeType, path: str, module: ModuleType) -> None:
-    compiled = path.endswith(".pyc") or code.co_filename != path
-    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
     module.__file__ = path
     module.__dict__["__cached__"] = None
+    compiled = path.endswith(".pyc") or code.co_filename != path
+    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
     module.__loader__ = loader("__main__", path)
     exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
 
@@ -183,26 +156,13 @@ def _hide_our_frames() -> None:
 
     def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         # Python shows the exceptions' own tracebacks, not the one passed.
-        _clean(value)
-        try:
-            shown(kind, value, value.__traceback__ if traceback is not None else None)
-        except SystemExit:
-            raise
-        except BaseException as fault:  # noqa: BLE001 - report it as Python does, without this frame
-            _clean(fault)
-            sys.stderr.write("Error in sys.excepthook:\n")
-            sys.__excepthook__(type(fault), fault, fault.__traceback__)
-            sys.stderr.write("\nOriginal exception was:\n")
-            sys.__excepthook__(kind, value, value.__traceback__)
+        for each in _chain(value):
+            # The base class's method works even if the exception is a frozen dataclass.
+            BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
+        shown(kind, value, value.__traceback__ if traceback is not None else None)
 
     if getattr(shown, "__module__", None) != __name__:
         sys.excepthook = show
-
-
-def _clean(value: BaseException) -> None:
-    for each in _chain(value):
-        # The base class's method works even if the exception is a frozen dataclass.
-        BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
 
 
 def _chain(value: BaseException) -> list[BaseException]:
