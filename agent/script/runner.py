@@ -38,18 +38,7 @@ PYC_HEADER_BYTES = 16
 
 def main() -> None:
     """Parse the command line, start the agent, run the script."""
-    command, pid = options.parse(sys.argv[1:]), os.getpid()
-    try:
-        _run(command)
-    except BaseException as end:
-        with suppress(Exception):  # the script's own error must be shown whatever happens here
-            failure = "" if isinstance(end, KeyboardInterrupt) else failure_of(end)
-            if failure and "torch" not in sys.modules and os.getpid() == pid:
-                _record_end(command.target, failure)
-        raise
-
-
-def _run(command: options.CommandLine) -> None:
+    command = options.parse(sys.argv[1:])
     target = command.target
     path = None if command.module else _absolute(target)
     # A folder or an archive contains a module __main__. A script is read before anything else happens.
@@ -76,19 +65,10 @@ def _run(command: options.CommandLine) -> None:
 
 
 def _make_agent(command: options.CommandLine) -> Agent:
-    from overlaptop.agent.script import early_end  # noqa: F401 - a later import could get the script's modules
-
     allowed = command.options.control or is_bundled(command.target, module=command.module)
     agent = overlaptop.agent.make(replace(command.options, control=allowed), command.target)
     when_imported("torch", agent.start)
     return agent
-
-
-def _record_end(script: str, failure: str) -> None:
-    with suppress(Exception):
-        from overlaptop.agent.script import early_end
-
-        early_end.record(script, failure)
 
 
 def _absolute(path: str) -> str:
