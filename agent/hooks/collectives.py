@@ -351,7 +351,6 @@ class _Describe:
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:
-        """Whether all input tensors have one size, and all output tensors."""
         sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
         return all(len(set(sizes)) <= 1 for sizes in sides)
 
@@ -397,7 +396,6 @@ def _node_count(group: Any) -> int | None:
 
 
 def _rank_of_job(group: Any, rank: int | None) -> int | None:
-    """Return the global rank of a group's rank; None if unknown."""
     try:
         return None if rank is None else dist.get_global_rank(group, rank)
     except (KeyError, ValueError) as fault:  # torch.distributed does not know the group or rank
@@ -407,12 +405,10 @@ def _rank_of_job(group: Any, rank: int | None) -> int | None:
 
 
 def _queue_callback(callback: Callable[[], None]) -> None:
-    """Have autograd call this at the end of the running backward."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)  # noqa: SLF001
 
 
 def _together(calls: list[CollectiveCall]) -> CollectiveCall:
-    """Merge coalesced calls into one: they launch together."""
     first = calls[0]
     return dataclasses.replace(
         first,

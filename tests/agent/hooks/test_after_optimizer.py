@@ -38,7 +38,7 @@ def loop():
     assert (record_function.__enter__, record_function.__exit__) == before
 
 
-def test_it_waits_for_the_optimizer_step_that_it_was_asked_in_and_for_no_other_annotation(loop):
+def test_call_waits_for_the_end_of_its_optimizer_step(loop):
     def annotate():
         with record_function("the job's own"):
             loop.log.append("inside")
@@ -51,7 +51,7 @@ def test_it_waits_for_the_optimizer_step_that_it_was_asked_in_and_for_no_other_a
     assert any(event.name.startswith("Optimizer.step#") for event in profiler.events())
 
 
-def test_outside_of_an_optimizer_step_or_in_one_that_began_unseen_it_is_done_at_once(loop):
+def test_call_runs_at_once_outside_of_an_optimizer_step(loop):
     loop.hook()
     assert loop.log == AT_ONCE
     loop.after.stop()

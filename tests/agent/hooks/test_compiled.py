@@ -45,7 +45,7 @@ def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool
         assert not job.notices(rank)
 
 
-def test_a_compiled_job_is_compiled_and_trains_as_without_the_agent_and_is_measured(run_ranks: Run) -> None:
+def test_compiled_job_trains_as_without_the_agent(run_ranks: Run) -> None:
     """Inductor's code takes a C++ compiler 20 s: test_compiled_gpu.py has it too."""
     ways = ("wrapped", "method", "step")
     arguments = ("cpu", "eager", *ways)
@@ -72,7 +72,7 @@ MARKED = """
 """
 
 
-def test_a_step_that_is_marked_inside_of_a_compiled_function_is_counted(run_ranks: Run) -> None:
+def test_step_marked_in_a_compiled_function_counts(run_ranks: Run) -> None:
     job = run_ranks(MARKED, nproc=1, forked=True)
     assert (job.codes, job.outs, job.errs) == ([0], ["12.0\n" * 6], [""])
     assert len(job.steps()) == 5
