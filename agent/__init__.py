@@ -106,10 +106,5 @@ def __getattr__(name: str) -> Any:
     return ScriptKnob if name == "ScriptKnob" else DECLARED.declare
 
 
-def attached() -> bool:
-    """Whether this process has an agent."""
-    return _agent is not None
-
-
 if not sys.platform.startswith("linux"):  # the agent needs unix sockets and /proc
     raise ImportError("overlaptop.agent needs Linux")

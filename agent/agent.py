@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from functools import partial
+from random import Random
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.reporting.step_reports import StepReports
 from overlaptop.agent.script.failure import failure_at_exit, failure_under_way
-from overlaptop.agent.stacks import StackSampler, rounds_s
+from overlaptop.agent.stacks import StackSampler
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -206,8 +207,9 @@ class Agent:
 
     def _run(self) -> None:
         work = self.barrier.guarded("the agent's thread", self._work)
-        waits_s = rounds_s(PERIOD_S)
-        while self.barrier.active and not self._ending.wait(next(waits_s)):
+        # Even rounds would always hit the same place of a step that is as long as the period.
+        chance = Random()  # noqa: S311 - the global one is the job's
+        while self.barrier.active and not self._ending.wait(PERIOD_S * chance.uniform(0.5, 1.5)):
             work()
         self._telemetry.stop()
         if not self.barrier.active and self._measuring.source is not None:
@@ -218,7 +220,6 @@ class Agent:
         self._close()
 
     def _work(self) -> None:
-        """One round: take finished steps and commands, and send messages."""
         self._look_for_place()
         sender, executor = self._sender, self._executor
         if sender is None or executor is None:
@@ -336,8 +337,7 @@ class Agent:
 
     def _send_notices(self, sender: Sender) -> None:
         while self._notices:
-            at_ns, level, text = self._notices.popleft()
-            sender.put(Notice(sender.place.rank, at_ns, level, text))
+            sender.put(Notice(sender.place.rank, *self._notices.popleft()))
 
     def _introduce(self, sender: Sender) -> None:
         place, measuring = sender.place, self._measuring
@@ -379,7 +379,6 @@ class Agent:
                     send(self._sender)
 
     def _close(self) -> None:
-        """Send the remaining messages and this rank's end. The job waits for this at most a moment."""
         try:
             if self._measuring.source is not None:
                 self._measuring.source.stop()

@@ -18,22 +18,9 @@ from overlaptop.wire.messages import MAX_STACK_LINES, StackLine, StackSamples
 
 SEND_NS = 1_000_000_000
 MAX_NAME_CHARS = 120
-_GOLDEN = 0.618034
 _GENERATED = ("<frozen", "<eval_with_key>")
 """Prefixes of file names for code of Python's frozen modules and of torch.fx."""
 _COMPILED = "/torchinductor_"
-
-
-def rounds_s(period_s: float) -> Iterator[float]:
-    """Yield the wait before each next round: ``period_s`` on average, unevenly spaced.
-
-    Even rounds would always hit the same place of a step that is as long as the period.
-    """
-    phase = 0.0
-    while True:
-        following = (phase + _GOLDEN) % 1.0
-        yield period_s * (1.0 + following - phase)
-        phase = following
 
 
 class ScriptFrame(NamedTuple):

@@ -115,7 +115,6 @@ class Capture(Action):
             signals_blocked(self._profiler.prepare_trace)  # Kineto and CUPTI start threads
 
     def _give_way(self) -> None:
-        """End our profiler: the job's own one is about to begin."""
         if threading.current_thread() is not threading.main_thread():
             return  # ours cannot be stopped from here
         self._why_none = "the job's own torch.profiler began"

@@ -5,7 +5,6 @@ The other ranks only agree on the steps, so that all ranks mark them. The job's 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from time import perf_counter_ns, sleep
 from typing import Any, ClassVar
@@ -23,8 +22,8 @@ CYCLES_PER_NS = 1.7
 """Of a GPU's clock, until a first delay has been timed."""
 
 
-class Delay(ABC):
-    """Delays this rank when called, on the training thread, and times the delay."""
+class HostDelay:
+    """Delays this rank when called, on the training thread, which sleeps; times each delay."""
 
     def __init__(self, delay_ns: int) -> None:
         self._delay_ns = delay_ns
@@ -32,22 +31,12 @@ class Delay(ABC):
 
     @property
     def mean_ns(self) -> float | None:
+        """Mean of the delays timed so far."""
         return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
 
     def refusal(self) -> str:
         """Why this rank cannot be delayed in this way; empty: it can."""
         return ""
-
-    @abstractmethod
-    def __call__(self) -> None:
-        """Delay the rank once."""
-
-    def settle(self) -> None:  # noqa: B027 - a host delay is timed at once
-        """Time the delays that have ended."""
-
-
-class HostDelay(Delay):
-    """The training thread sleeps."""
 
     def __call__(self) -> None:
         begin_ns = perf_counter_ns()
@@ -57,10 +46,13 @@ class HostDelay(Delay):
             pass
         self._timed_ns.append(perf_counter_ns() - begin_ns)
 
+    def settle(self) -> None:
+        """Time the delays that have ended; never waits."""
 
-class GpuDelay(Delay):
-    """A kernel spins on the current stream for a number of cycles. Each finished delay is timed to learn
-    the cycles of a nanosecond.
+
+class GpuDelay(HostDelay):
+    """Delays by a kernel that spins on the current stream for a number of cycles. Each finished delay is
+    timed to learn the cycles of a nanosecond.
     """
 
     cycles_per_ns: ClassVar[float] = CYCLES_PER_NS
@@ -89,7 +81,6 @@ class GpuDelay(Delay):
         self._spins.append((cycles, before, behind))
 
     def settle(self) -> None:
-        """See `Delay`. Never waits for the GPU."""
         while self._spins and self._spins[0][2].query():
             cycles, before, behind = self._spins.popleft()
             spun_ns = before.elapsed_time(behind) * 1e6
@@ -105,7 +96,7 @@ class DelayTrial(Action):
     done = "tried"
     mark = TRIAL
 
-    def __init__(self, delay: Delay | None, whose: str, delay_ns: int, steps: int) -> None:
+    def __init__(self, delay: HostDelay | None, whose: str, delay_ns: int, steps: int) -> None:
         """``delay``: None on ranks that are not delayed. ``whose``: the delayed part, for the report."""
         self._delay = delay
         self._whose = whose

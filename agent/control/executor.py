@@ -310,21 +310,18 @@ class CommandExecutor:
         return pace
 
     def done(self, execution: LocalExecution) -> None:
-        """The command has sent its last report: the next one may come."""
         pace = self._pace()
         self.marks.end(pace.step if pace is not None else 0)
         if self._current is execution:
             self._current = None
 
     def _stop(self, reason: str) -> None:
-        """Stop the current command and accept no more. On the training thread."""
         self._ending = True
         self.armed = None
         if self._current is not None:
             self._current.end(reason)
 
     def _take(self, command: Command) -> None:
-        """Accept a command, or refuse it and tell the other ranks."""
         action, (state, why) = None, self._objection(command)
         if not why:
             try:

@@ -276,7 +276,6 @@ class TwoPhaseCommit:
         return StepProgress(int(step), int(step_ns))
 
     def _compare_positions(self, since: int) -> Decision | None:
-        """Abort if ranks had different positions when step ``since`` began."""
         first: dict[str, tuple[int, str]] = {}
         for rank in range(self._world_size):
             among, _, words = self._store.get(f"armed/{rank}").decode(errors="replace").partition("\n")

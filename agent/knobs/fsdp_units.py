@@ -119,7 +119,6 @@ class FsdpUnits:
         self._noted.append(weakref.ref(state))
 
     def _group(self) -> Any:
-        """Return the process group of the first unit that gathers anything, else None."""
         for unit in tuple(self._noted):
             for group in param_groups(unit()):
                 shards = getattr(getattr(group, "mesh_info", None), "shard_process_group", None)

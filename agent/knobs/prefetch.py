@@ -29,10 +29,9 @@ Lists = Mapping[Unit, tuple[Unit, ...]]
 
 
 class _Applied(NamedTuple):
-    """The lists that the agent has set."""
+    """What the agent has set."""
 
     depth: int
-    lists: Lists
     original: Lists
     """The script's lists."""
 
@@ -69,12 +68,13 @@ class PrefetchPass:
     @property
     def depth(self) -> int | None:
         """The present depth; None if the lists match none."""
-        return self._depth_of(self._present())
+        applied = self._applied  # the training thread may change it
+        return applied.depth if applied is not None else depth_of(self._present())
 
     @property
     def original(self) -> int | None:
         """The depth that the script had set; None as for `depth`."""
-        return self._depth_of(self._original())
+        return depth_of(self._original())
 
     def apply(self, depth: int, order: Sequence[Sequence[Unit]]) -> None:
         """Set the lists of a depth. ``order``: from `FsdpUnits.learned` for this pass."""
@@ -89,7 +89,7 @@ class PrefetchPass:
         original = self._original()
         self._set(lists)
         self._for_gradients_only()
-        self._applied = _Applied(depth, lists, original)
+        self._applied = _Applied(depth, original)
 
     def restore(self) -> None:
         self._set(self._original())
@@ -131,27 +131,11 @@ class PrefetchPass:
         }
 
     def _original(self) -> Lists:
-        """Return the script's own lists: the present ones, except those the agent set."""
-        present = self._present()
-        applied = self._still_applied(present)
+        """Return the script's own lists."""
+        present, applied = self._present(), self._applied
         return present if applied is None else {**present, **applied.original}
 
-    def _still_applied(self, lists: Lists) -> _Applied | None:
-        """Return the agent's lists unless the script has changed them since."""
-        applied = self._applied
-        if applied is None:
-            return None
-        # Units of a model that does not train now are missing here: ignore them.
-        present = (unit for unit in applied.lists if unit in lists)
-        return applied if all(lists[unit] == applied.lists[unit] for unit in present) else None
-
-    def _depth_of(self, lists: Lists) -> int | None:
-        if (applied := self._still_applied(lists)) is not None:
-            return applied.depth
-        return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
-
     def _for_gradients_only(self) -> None:
-        """Make the agent's forward lists `_WithGradients`."""
         if self.name == "forward":
             for state in self.units.alive():
                 state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
@@ -283,6 +267,11 @@ class PrefetchKnobs:
 def describe(depth: int | None) -> str:
     """Return the depth as text: ``2``; for None, that the lists are the script's own."""
     return OWN_LISTS if depth is None else str(depth)
+
+
+def depth_of(lists: Lists) -> int | None:
+    """Return the depth of these lists; None as for `chain_depth`."""
+    return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
 
 
 def chain_depth(lists: Sequence[tuple[Any, Sequence[Any]]]) -> int | None:

@@ -44,7 +44,6 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
 
 
 def _candidates(options: AgentOptions, device: int | None, *, on_cuda: bool) -> Iterator[Source]:
-    """Yield the sources to try, best first."""
     asked = options.source
     if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
         yield KernelsSource(options.every, device, LaneRules(options.lane_rules), options.budget)

@@ -85,7 +85,6 @@ def match(
 
 
 def _of_kernel(kernel: NcclKernel) -> CollectiveCall:
-    """Return a collective that has only its kernel's name."""
     return CollectiveCall(kernel.name, None, "", kernel.beside_compute, "nccl", "cuda", -1)
 
 

@@ -163,7 +163,6 @@ class EventsSource(HookedSource[Event]):
         return False
 
     def _end_stream(self, key: object) -> Any:
-        """Return the stream that records the ends of a group's collectives; None: too many groups."""
         end_stream = self._end_streams.get(key)
         if end_stream is None and len(self._end_streams) < MAX_END_STREAMS:
             end_stream = self._end_streams[key] = torch.cuda.Stream(
@@ -275,7 +274,6 @@ def under_mps() -> bool:
 
 
 def _passed(recording: RecordedStep[Event]) -> bool:
-    """Whether the device has passed the last mark on each stream."""
     if not recording.complete:
         return False
     last = {each.stream_key: each.end for each in recording.collectives}

@@ -72,10 +72,8 @@ class FlightRecorder:
         far.
 
         Also returns launches from up to `before_ns` earlier, if still logged. It queries CUDA events: never
-        call it while a CUDA graph is captured.
-
-        Raises:
-            FlightRecorderError: the recorder is off, or its dump has an unknown format.
+        call it while a CUDA graph is captured. Raises FlightRecorderError if the recorder is off, or its
+        dump has an unknown format.
         """
         with _understood():
             content = self._content()

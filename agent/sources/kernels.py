@@ -221,7 +221,6 @@ class KernelsSource:
     # The states, with the lock held.
 
     def _gather(self) -> None:
-        """Read the records, and check whether the window or the draining has ended."""
         if self._state is _State.IDLE:
             return
         until_ns = self._tracer.gather()
@@ -284,7 +283,6 @@ class KernelsSource:
             self._note_progress()
 
     def _end_check(self) -> None:
-        """Start measuring, check again, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
         self._state = _State.IDLE
@@ -332,7 +330,6 @@ class KernelsSource:
             self._give_up(TAKEN_OVER)
 
     def _read_window(self, until_ns: int) -> list[TracedStep]:
-        """Return the steps whose records are complete."""
         window = self._window
         if window is None:
             return []
@@ -356,7 +353,6 @@ class KernelsSource:
             self.remarks.append(describe_look_alikes(self._names.look_alikes))
 
     def _take_in(self, steps: list[TracedStep]) -> None:
-        """Name the collectives of these steps, and keep the steps."""
         self._note_progress()
         self.schedule.prior = LAUNCH_BOUND_COST if steps[-1].waits_for_launches else COST
         named = self._naming.name(steps, self._host_step_ns, watched=self.schedule.watched)
@@ -371,7 +367,6 @@ class KernelsSource:
         return self._naming.last_calls()
 
     def _give_up(self, why: str) -> None:
-        """Give up, so that the agent takes another source."""
         self.gave_up = why
         self._release()
 

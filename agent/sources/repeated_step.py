@@ -54,7 +54,6 @@ class RepeatedStep:
             self._kernels, self._launches = kernels, own
 
     def knows(self, step: TracedStep) -> bool:
-        """Whether the collectives of this step are known."""
         return not self._ambiguous and step.step >= self.from_step and _kernels_of(step) == self._kernels
 
     def launches(self, step: TracedStep) -> list[CollectiveCall] | None:

@@ -85,15 +85,10 @@ class Window:
     def read(
         self, activities: Activities, until_ns: int, names: KernelNames, rules: LaneRules, offset_ns: int
     ) -> list[TracedStep]:
-        """Add records, and read the steps that ended before `until_ns`.
+        """Add the records that CUPTI has returned since the last call, and read the steps that ended before
+        `until_ns` on the agent's clock. All activities that began on the GPU before are there.
 
-        Args:
-            activities: records that CUPTI has returned since the last call.
-            until_ns: all records of activities that began on the GPU before this time are included; ns on
-                the agent's clock.
-            names: kernels' names.
-            rules: the lane of each kernel.
-            offset_ns: the agent's clock minus CUPTI's.
+        `offset_ns`: the agent's clock minus CUPTI's.
         """
         if self._activities is not None:
             activities = np.concatenate([self._activities, activities])

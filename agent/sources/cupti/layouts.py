@@ -86,11 +86,7 @@ class UnknownRecordError(RuntimeError):
 
 
 def sizes_for(version: int) -> Sizes:
-    """Return the record sizes of this CUPTI_API_VERSION.
-
-    Raises:
-        RuntimeError: the version is unknown.
-    """
+    """Return the record sizes of this CUPTI_API_VERSION. Raises RuntimeError if it is unknown."""
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise RuntimeError(f"the records of CUPTI {version} are not known")
     return _SIZES[bisect_right(_SIZES, version, key=lambda entry: entry[0]) - 1][1]
@@ -102,10 +98,8 @@ def chosen(activities: Activities, mask: NDArray[np.bool_]) -> Activities:
 
 
 def read(buffer: bytes, sizes: Sizes) -> Activities:
-    """Return the records in one or more of CUPTI's buffers, concatenated.
-
-    Raises:
-        UnknownRecordError: a record of another kind, whose size is unknown.
+    """Return the records in one or more of CUPTI's buffers, concatenated. Raises UnknownRecordError for a
+    record of another kind, whose size is unknown.
     """
     starts = np.array(_starts(buffer, sizes), dtype=np.int64)
     words = np.frombuffer(buffer, dtype="<u4")

@@ -84,10 +84,8 @@ class Cupti:
 
 
 def load() -> Cupti:
-    """Open the libcupti that this process has loaded.
-
-    Raises:
-        CuptiError: there is none: torch is for ROCm or the CPU, or links CUPTI statically.
+    """Open the libcupti that this process has loaded. Raises CuptiError if there is none: torch is for ROCm
+    or the CPU, or links CUPTI statically.
     """
     maps = MAPS.read_text() if MAPS.exists() else ""
     files = (line[line.index("/") :] for line in maps.splitlines() if "/" in line)

@@ -97,10 +97,8 @@ class Tracer:
             return until_ns if self.outstanding else NO_END_NS
 
     def taken(self) -> Activities:
-        """Return the activities gathered since `start` and not taken yet.
-
-        Raises:
-            UnknownRecordError: another tool uses CUPTI in this process.
+        """Return the activities gathered since `start` and not taken yet. Raises UnknownRecordError if
+        another tool uses CUPTI in this process.
         """
         with self._lock:
             gathered, self._gathered = self._gathered, []
