@@ -36,7 +36,7 @@ def master(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "node-a")
 
 
-def test_the_first_rank_asks_for_a_port_and_keeps_it_for_the_next_hub():
+def test_first_rank_keeps_its_port_for_the_next_hub():
     fakes = Fakes(0)
     fakes.serve()
     fakes.serve(Gathered("192.0.2.1", 1234))

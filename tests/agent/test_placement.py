@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 import torch.distributed as dist
@@ -32,7 +30,7 @@ LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun
 
 
 @LAUNCHERS
-def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(environ):
+def test_first_rank_of_a_node_starts_its_hub(environ):
     place = placement.from_environment(environ)
     assert (place.rank, place.local_rank, place.world_size) == (9, 1, 16)
     assert (place.host, place.starts_hub) == (socket.gethostname(), False)
@@ -48,7 +46,7 @@ def test_without_rank_and_world_size_there_is_no_place(environ):
 
 
 @LAUNCHERS
-def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ):
+def test_ranks_of_a_job_share_a_key_of_their_own(environ):
     own = [name for name in environ if name.endswith(("RANK", "PROCID", "LOCALID"))]
     keys = {placement.job_key({**environ, **dict.fromkeys(own, str(rank))}) for rank in range(8)}
     assert len(keys) == 1
@@ -60,12 +58,8 @@ def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ):
 
 @pytest.mark.parametrize(
     ("environ", "keys"),
-    [
-        ({**TORCHRUN, "MASTER_ADDR": "gpu-a"}, 1),
-        *[({**TORCHRUN, "MASTER_ADDR": it}, 2) for it in ("localhost", "127.0.0.1", "127.0.1.1", "::1")],
-        ({}, 2),
-    ],
-    ids=["one job on two hosts", "localhost", "127.0.0.1", "127.0.1.1", "::1", "without a launcher"],
+    [({**TORCHRUN, "MASTER_ADDR": "gpu-a"}, 1), ({**TORCHRUN, "MASTER_ADDR": "127.0.0.1"}, 2), ({}, 2)],
+    ids=["one job on two hosts", "loopback", "without a launcher"],
 )
 def test_two_hosts_share_a_key_only_where_their_ranks_meet(monkeypatch, environ, keys):
     """Two containers may have one pid, and one address of themselves."""
@@ -114,17 +108,11 @@ NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
     ("ranks", "environ", "nodes"),
     [
         ((8, 9, 10, 11), ON_NODE, 1),
-        ((9,), ON_NODE, 1),
         ((7, 8), ON_NODE, None),
         ((11, 12), ON_NODE, None),
-        (range(16), ON_NODE, None),
         ((9,), TORCHRUN, None),
-        ((0,), {}, None),
         ((0,), {**TORCHRUN, "LOCAL_WORLD_SIZE": "many"}, None),
-        # Torch's flight recorder names no rank for some groups.
-        ((), ON_NODE, None),
-        ((), {"MASTER_ADDR": "localhost"}, None),
-        *[(range(16), {"MASTER_ADDR": it}, 1) for it in ("127.0.0.1", "localhost", "::1")],
+        ((), ON_NODE, None),  # torch's flight recorder names no rank for some groups
         (range(16), {**TORCHRUN, "MASTER_ADDR": "localhost"}, 1),
         ((7, 8), NODES, 2),
         (range(16), NODES, 4),
@@ -133,21 +121,16 @@ NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
         (range(16), {**NODES, "GROUP_WORLD_SIZE": "3"}, None),
     ],
 )
-def test_the_ranks_of_a_node_are_consecutive_and_nothing_is_claimed_that_no_launcher_says(
-    ranks, environ, nodes
-):
+def test_nodes_of_ranks_are_known_from_their_launcher(ranks, environ, nodes):
     assert placement.node_count(ranks, environ) == nodes
 
 
 @pytest.mark.parametrize(
     ("distribution", "by_torchrun", "nodes"),
     [
-        ("block", False, 1),
         ("block:cyclic", False, 1),
         ("", False, 1),
         ("cyclic", False, None),
-        ("plane=2", False, None),
-        ("arbitrary", False, None),
         ("cyclic", True, 1),
     ],
 )
@@ -167,25 +150,10 @@ def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, nod
     assert placement.node_count(range(4), {**environ, "WORLD_SIZE": "4"}) == 1, "the only node"
 
 
-def test_the_agent_s_thread_imports_nothing_to_place_a_rank_that_no_launcher_numbers():
-    """A child that the job forks meanwhile would be left with the import's lock held for ever."""
-    asked = (
-        "import sys; from overlaptop.agent import placement; known = set(sys.modules)\n"
-        "placement.alone(); print(*set(sys.modules) - known)"
-    )
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert told.stdout == "\n"
-
-
 @pytest.mark.parametrize(
     "shell",
-    [
-        {"SLURM_NTASKS": "1"},
-        {"SLURM_STEP_ID": ""},
-        {"SLURM_STEP_ID": "4294967290"},
-        {"SLURM_STEP_ID": "4294967291"},
-    ],
-    ids=["one task", "no step", "shell of salloc", "batch script"],
+    [{"SLURM_NTASKS": "1"}, {"SLURM_STEP_ID": ""}, {"SLURM_STEP_ID": "4294967290"}],
+    ids=["one task", "no step", "shell of salloc"],
 )
 def test_variables_of_a_batch_shell_place_no_rank(shell):
     assert placement.from_environment({**SLURM, "SLURM_PROCID": "0", **shell}) is None

@@ -9,9 +9,7 @@ from overlaptop.agent.control import capture
 from overlaptop.fleet.trouble import Kind, trouble_of
 
 
-def test_a_stopped_rank_is_named_until_it_goes_on_and_one_killed_in_a_capture_as_the_first_to_die(
-    start, watch
-):
+def test_stopped_and_killed_ranks_are_named(start, watch):
     job, watching = start(), watch()
     pid = watching.until_it_trains().ranks[1].info.pid
 

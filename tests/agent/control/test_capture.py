@@ -25,9 +25,7 @@ def step_numbers(trace):
     return [int(name.partition("#")[2]) for name in names]
 
 
-def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(
-    shared, dashboard, watch
-):
+def test_both_ranks_write_a_trace_of_the_same_steps(shared, dashboard, watch):
     asking, other = dashboard, watch()
     assert all(view.info.control_allowed for view in other.until_it_trains().ranks)
     key = asking.ask(steps=4)
@@ -45,8 +43,6 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
         assert step_numbers(trace) == [made.step + SETTLING_STEPS + number for number in range(4)]
         assert trace["distributedInfo"]["rank"] == rank
         assert trace["record_shapes"] == 1
-        for event in trace["traceEvents"]:
-            assert {"ph", "name", "ts", "pid", "tid"} <= set(event)
         assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
         annotations = [
             (event["ts"], event["ts"] + event["dur"])
@@ -59,8 +55,7 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
     dashboard.goes_on()
 
 
-def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_overlap(dashboard):
-
+def test_captured_steps_count_in_traces_and_in_no_figure(dashboard):
     def both_measured(after):
         dashboard.until(
             lambda _: all(
@@ -71,36 +66,26 @@ def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_ov
 
     both_measured(after=0)
     made = dashboard.outcome(dashboard.ask(steps=3))
-    both_measured(after=made.step + SETTLING_STEPS + 3)
+    first, end = made.step + SETTLING_STEPS, made.step + SETTLING_STEPS + 3
+    both_measured(after=end)
     for rank in made.ranks:
-        assert rank.live_steps > 0
         assert 0 <= rank.live_overlap <= 1
-        steps = dashboard.steps_of(rank.rank)
-        marked = [step for step in steps.values() if step.captured]
+        marked = [step for step in dashboard.steps_of(rank.rank).values() if step.captured]
         assert not any(step.measured or step.link_tx_bytes is not None for step in marked)
-        recent = sorted(step.step for step in marked if step.step >= made.step)
-        assert set(recent) >= set(range(made.step, made.step + SETTLING_STEPS + 3))
-        assert recent == list(range(recent[0], recent[-1] + 1))
-        assert any(step.measured for number, step in steps.items() if number > recent[-1])
+        assert {step.step for step in marked} >= set(range(made.step, end))
     found = analyze(Path(made.ranks[0].text).parent, LaneRules())
-    assert [each.info.rank for each in found.ranks] == [0, 1]
+    assert [(each.info.rank, each.info.source) for each in found.ranks] == [(0, "host"), (1, "host")]
     for each in found.ranks:
-        assert (each.info.source, each.info.compute_exact) == ("host", False)
-        first = made.step + SETTLING_STEPS
-        assert [step.step for step in each.steps] == [first, first + 1, first + 2]
+        assert [step.step for step in each.steps] == list(range(first, end))
         for step in each.steps:
             # Of the gradients, and of the word to stop, whose sum the script waits for.
             assert step.collectives == dashboard.steps_of(each.info.rank)[step.step].collectives >= 2
             assert 0 < step.compute_ns < step.step_ns
             assert 0 <= step.exposed_ns <= step.comm_ns < step.step_ns
-    # A rank that is held up comes last, and need not wait: not each step has some.
-    assert any(step.exposed_ns for each in found.ranks for step in each.steps)
 
 
 @pytest.mark.parametrize("first", ["job", "capture"])
-def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_is_whole(
-    shared, dashboard, first
-):
+def test_jobs_own_profiler_goes_first(shared, dashboard, first):
 
     def until_both_made(name):
         dashboard.until(lambda _: all((shared.folder / name.format(rank)).exists() for rank in (0, 1)))
@@ -163,9 +148,7 @@ def write(notices):
     return written
 
 
-def test_a_trace_has_its_name_only_once_it_is_whole_and_lies_below_the_jobs_folder(
-    tmp_path, temporary, write, notices
-):
+def test_whole_trace_lies_below_the_jobs_folder(tmp_path, temporary, write, notices):
     path = write(tmp_path)
     assert path == tmp_path / capture.FOLDER / KEY / "rank3.json.gz"
     assert read(path) == {"traceEvents": []}
@@ -176,9 +159,7 @@ def test_a_trace_has_its_name_only_once_it_is_whole_and_lies_below_the_jobs_fold
     assert (notices, temporary.exists()) == ([], False)
 
 
-def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(
-    tmp_path, temporary, write, notices
-):
+def test_trace_goes_to_the_temporary_folder_if_it_has_to(tmp_path, temporary, write, notices):
     nowhere = tmp_path / "is a file"
     nowhere.touch()
     assert write(nowhere) == write(Path("/proc")) == temporary / KEY / "rank3.json.gz"
@@ -189,9 +170,7 @@ def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(
     ]
 
 
-def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(
-    tmp_path, temporary, write
-):
+def test_no_trace_is_written_where_no_folder_is_safe(tmp_path, temporary, write):
     (tmp_path / "elsewhere").mkdir()
     temporary.symlink_to(tmp_path / "elsewhere")
     tmp_path.chmod(0o777)
@@ -204,9 +183,7 @@ def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_na
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": [{"ph"', "", None, WHOLE])
-def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothing(
-    tmp_path, write, monkeypatch, text
-):
+def test_trace_that_cannot_be_written_leaves_nothing(tmp_path, write, monkeypatch, text):
     def full(*_):
         raise OSError(28, "No space left on device")
 

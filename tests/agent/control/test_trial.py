@@ -103,12 +103,6 @@ def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
     assert (report.old, report.new) == ("1", "3")
 
 
-def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
-    assert trained(try_3(takes=3, takes_back=2)) == [
-        (1, ""), *[(1, SWITCH)] * 2, *[(3, "trial")] * 3, (3, SWITCH), *[(1, "")] * 3,
-    ]  # fmt: skip
-
-
 def test_value_that_cannot_be_set_is_reported_and_not_undone(try_3):
     job = try_3(fails="the model is gone")
     job.train_until(*ENDED)
@@ -137,26 +131,10 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     eventually(lambda: barrier.on_disabled is None or boundary())
 
 
-def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
-    job = try_3()
-    assert job.executor.trying
-    job.train_until("trying")
-    job.receive(commands.make_setting(DEPTH, 4))
-    assert job.executor.reports[-1].text == "another command is under way: trial depth 3 (5 steps)"
-    job.executor.reports.pop()
-    job.train_until("tried")
-    eventually(lambda: not job.executor.trying)
-
-
-@pytest.fixture
-def accumulation():
-    declared = ScriptKnobs()
-    return declared, declared.declare("accumulation", 4, choices=(1, 2, 4, 8))
-
-
 @pytest.mark.parametrize("before", [4, 2])
-def test_script_knob_goes_back_to_what_was_set_or_its_default(accumulation, before):
-    declared, knob = accumulation
+def test_script_knob_goes_back_to_what_was_set_or_its_default(before):
+    declared = ScriptKnobs()
+    knob = declared.declare("accumulation", 4, choices=(1, 2, 4, 8))
     declared.action("accumulation", before).boundary(3)
     (facts,) = declared.knobs()
     trial = Knobs(lambda rank: None, declared).change(commands.make_trial(facts, 8, 2))

@@ -44,7 +44,7 @@ def test_trial_ends_by_itself_on_all_ranks_whoever_dies(start, watch, dies):
     assert late.end(job) == 0, job.log()
 
 
-def test_captures_changes_trials_and_a_fault_in_a_change_cost_the_losses_no_bit(start, watch, losses_alone):
+def test_commands_and_a_fault_cost_the_losses_no_bit(start, watch, losses_alone):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.wire.messages import RankEnd
-
 # The job itself makes the mischief, on rank 0 and at known steps: generators, each of which is resumed 20
 # steps later. What is printed is compared with a job that has neither mischief nor agent.
 JOB = """
@@ -105,15 +103,15 @@ MISCHIEF = """
     os.kill(stopped, signal.SIGCONT)
     dashboard_sees(lambda steps: any(step.rank == 0 and step.dropped > before for step in steps))
 
-    # Twenty dashboards, some of which are killed or stopped.
+    # Four dashboards, some of which are killed or stopped.
     until(hub_pid)
     dashboards = [
         subprocess.Popen([sys.executable, "-m", "overlaptop", "--json"], stdout=subprocess.PIPE)
-        for _ in range(20)
+        for _ in range(4)
     ]
-    for dashboard in dashboards[:10]:
+    for dashboard in dashboards[:2]:
         dashboard.kill()
-    for dashboard in dashboards[10:15]:
+    for dashboard in dashboards[2:3]:
         dashboard.send_signal(signal.SIGSTOP)
     yield
     for dashboard in dashboards:
@@ -157,7 +155,7 @@ def test_the_job_does_not_notice(run_ranks, plain, mischief):
     assert not any("Traceback" in err for err in job.errs), job.errs
 
 
-def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp_path):
+def test_job_may_close_all_descriptors(run_ranks, tmp_path):
     """The numbers are taken by the job's own files at once; nothing of the agent's may land in them."""
     job = run_ranks(
         """
@@ -187,37 +185,6 @@ def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp
     assert job.errs == [""]
 
 
-def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks):
-    job = run_ranks(
-        """
-        import time
-        import torch, overlaptop.agent
-        from overlaptop.agent.agent import Agent
-        calls, introduce = 0, Agent._introduce
-        def fault_later(*args):
-            global calls
-            calls += 1
-            if calls > 3:
-                raise ArithmeticError("on purpose")
-            return introduce(*args)
-        Agent._introduce = fault_later
-        while overlaptop.agent._agent.barrier.active:
-            overlaptop.agent.step()
-            time.sleep(0.01)
-        time.sleep(0.5)
-        print(time.time_ns())
-        """,
-        nproc=1,
-        forked=True,
-    )
-    assert job.codes == [0], job.errs
-    [end] = [message for message in job.messages if isinstance(message, RankEnd)]
-    assert end is job.messages[-1]
-    assert end.at_ns > int(job.outs[0])
-    assert job.errs[0].count("disabled itself") == 1
-    assert [notice.level for notice in job.notices()] == ["error"]
-
-
 # Rank 0 is done, in one of two ways, while its all-reduce still waits for rank 1: gloo's thread then
 # finishes it when Python has begun to end.
 UNFINISHED = """
@@ -238,7 +205,7 @@ UNFINISHED = """
 
 
 @pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1)])
-def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(run_ranks, how, code):
+def test_job_may_end_with_a_collective_under_way(run_ranks, how, code):
     # Of rank 0 alone it matters how Python ends.
     job = run_ranks(UNFINISHED, forked=(1,), arguments=(how,))
     assert job.codes == [code, 0], job.errs

@@ -141,7 +141,7 @@ WAITS_FOR_ITS_THREADS = """
 """
 
 
-def test_a_script_that_waits_for_all_its_threads_waits_for_its_own(run_ranks) -> None:
+def test_agents_threads_are_not_the_scripts(run_ranks) -> None:
     job = run_ranks(WAITS_FOR_ITS_THREADS, nproc=1, forked=True)
     assert job.codes == [0], job.errs
     assert job.outs == ["['MainThread']\n"]
@@ -149,7 +149,7 @@ def test_a_script_that_waits_for_all_its_threads_waits_for_its_own(run_ranks) ->
     assert isinstance(job.messages[-1], RankEnd)
 
 
-def test_an_unsafe_socket_directory_is_said_once_by_a_thread_that_nobody_sees(run_ranks, sockets) -> None:
+def test_unsafe_socket_directory_is_logged_once(run_ranks, sockets) -> None:
     """Logging asks for the current thread, and Python lists whoever asks."""
     sockets.mkdir(mode=0o755)
     job = run_ranks(

@@ -12,7 +12,7 @@ from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchAction, PrefetchPass, chain_depth
 
 
-def test_ranks_train_to_the_same_bits_and_gather_as_far_ahead_as_they_say(train_twice):
+def test_ranks_train_to_the_same_bits_at_any_depth(train_twice):
     train_twice("prefetch", 2, 10, 2)
 
 
@@ -28,7 +28,7 @@ BUNDLED = """
 
 
 @pytest.mark.slow
-def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(start, watch, losses_alone):
+def test_bundled_job_takes_depths_and_loses_no_bit(start, watch, losses_alone):
     job = start(training=BUNDLED)
     dashboard = watch()
     known = dashboard.until(lambda snapshot: len(snapshot.knobs) == 2 and snapshot.knobs)
@@ -108,7 +108,7 @@ REFUSALS = """
 """
 
 
-def test_what_cannot_be_changed_is_refused_with_the_reason_and_nothing_stays_watched(run_ranks):
+def test_refusal_has_a_reason_and_leaves_no_watch(run_ranks):
     job = run_ranks(REFUSALS, nproc=1, agent=False, listen=False)
     assert job.codes == [0], job.errs
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -147,15 +146,3 @@ def _made(rows: list[dict[str, int]]) -> Activities:
         for name, value in fields.items():
             row[name] = value
     return made
-
-
-def grown_bytes(settle, go_on):
-    """By how much memory grows from the one to the end of the other."""
-    tracemalloc.start()
-    try:
-        settle()
-        settled_bytes = tracemalloc.get_traced_memory()[0]
-        go_on()
-        return tracemalloc.get_traced_memory()[0] - settled_bytes
-    finally:
-        tracemalloc.stop()

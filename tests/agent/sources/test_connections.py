@@ -17,9 +17,7 @@ from overlaptop.agent.sources.events import MPS_CONNECTIONS, ONE_CONNECTION, Eve
         (False, "1", ONE_CONNECTION),
     ],
 )  # fmt: skip
-def test_few_connections_are_known_by_their_variable_and_by_the_socket_of_mps(
-    monkeypatch, tmp_path, mps, connections, reason
-):
+def test_few_connections_mean_phases_only(monkeypatch, tmp_path, mps, connections, reason):
     with socket.socket(socket.AF_UNIX) as daemon, contextlib.chdir(tmp_path):
         if mps:
             daemon.bind("control")  # a path of its own may be too long

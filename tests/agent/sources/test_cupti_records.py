@@ -26,16 +26,8 @@ from overlaptop.agent.sources.cupti.layouts import (
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
 
-# By cupti_activity.h: the first CUPTI_API_VERSION of each layout -> bytes of a record of a kernel, memcpy,
-# memset and peer copy.
-VERSIONS = {
-    18: (208, 88, 88, 96),
-    26: (208, 96, 88, 96),
-    130000: (216, 96, 88, 96),
-    130100: (224, 96, 88, 96),
-    130300: (232, 96, 88, 96),
-    130400: (248, 112, 104, 96),
-}
+VERSIONS = (18, 26, 130000, 130100, 130300, 130400)
+"""The first CUPTI_API_VERSION of each layout."""
 
 # By cupti_activity.h: offset and struct's code of each field.
 FIELDS = {
@@ -81,13 +73,7 @@ values = st.fixed_dictionaries(
 )
 
 
-def test_each_version_has_the_sizes_of_its_headers_and_one_in_between_those_of_the_one_before_it():
-    for (version, sizes), following in zip(VERSIONS.items(), [*VERSIONS, 130600][1:], strict=True):
-        expected = dict(zip(KINDS, sizes, strict=True))
-        assert dict(sizes_for(version)) == dict(sizes_for(following - 1)) == expected
-
-
-@pytest.mark.parametrize("version", [0, 17, 130600, 140000])
+@pytest.mark.parametrize("version", [17, 130600])
 def test_a_version_that_nobody_has_looked_at_is_refused(version):
     with pytest.raises(RuntimeError, match=f"the records of CUPTI {version} are not known"):
         sizes_for(version)
@@ -100,8 +86,8 @@ def as_activity(kind, fields):
     return tuple((there | ends).get(name, 0) for name in ACTIVITY.names)
 
 
-@given(st.sampled_from([*VERSIONS]), st.lists(st.tuples(st.sampled_from(KINDS), values), max_size=20))
-def test_what_is_written_in_any_version_is_read_back_in_order_by_kind(version, wanted):
+@given(st.sampled_from(VERSIONS), st.lists(st.tuples(st.sampled_from(KINDS), values), max_size=20))
+def test_records_of_any_version_are_read_back_by_kind(version, wanted):
     found = read_back(b"".join(record(kind, fields, version) for kind, fields in wanted), version)
     by_kind = sorted(wanted, key=lambda each: KINDS.index(each[0]))
     assert found.tolist() == [as_activity(kind, fields) for kind, fields in by_kind]
@@ -113,8 +99,8 @@ def test_an_ordinary_copy_between_two_gpus_is_a_peer_copy():
     assert read_back(raw)["kind"].tolist() == [MEMCPY, PEER_MEMCPY, MEMCPY]
 
 
-@pytest.mark.parametrize("kind", [0, 3, 9, 2**32 - 1])
-def test_a_record_of_a_kind_nobody_asked_for_is_refused_wherever_it_lies(kind):
+@pytest.mark.parametrize("kind", [3, 2**32 - 1])
+def test_record_of_another_kind_is_refused(kind):
     raw = bytearray(record(MEMSET) * 3)
     struct.pack_into("<I", raw, 88, kind)
     with pytest.raises(UnknownRecordError, match=f"kind {kind}"):
@@ -122,7 +108,7 @@ def test_a_record_of_a_kind_nobody_asked_for_is_refused_wherever_it_lies(kind):
 
 
 @given(st.binary(max_size=60).map(lambda raw: raw * 8))
-def test_bytes_that_are_no_records_are_refused_or_read_never_worse(raw):
+def test_any_bytes_are_read_or_refused(raw):
     try:
         found = read_back(raw)
     except UnknownRecordError:
@@ -237,7 +223,7 @@ def finish(traced):
     return sorted(traced.taken()["correlation"].tolist())
 
 
-def test_a_trace_is_what_happened_between_start_and_stop_and_nothing_of_the_one_before(cupti):
+def test_trace_has_what_happened_between_start_and_stop(cupti):
     traced = Tracer()
     for first in (1, 11):
         cupti.happens(correlation=first)
@@ -264,7 +250,7 @@ def test_cuptis_clock_is_compared_with_ours_at_each_start(cupti, monkeypatch):
     assert traced.clock_offset_ns == 500
 
 
-def test_records_that_were_dropped_or_have_no_times_are_counted_and_left_out(cupti, traced):
+def test_dropped_and_timeless_records_are_counted(cupti, traced):
     cupti.happens(correlation=1, start_ns=5, end_ns=0)
     cupti.happens(correlation=2, start_ns=0, end_ns=0)
     cupti.happens(correlation=3)
@@ -288,8 +274,8 @@ def test_a_trace_that_grows_too_long_says_so_and_loses_nothing(cupti, traced):
     assert traced.lost == 0
 
 
-@pytest.mark.parametrize("when", ["tracing", "stopped", "in other hands", "flush", "disable"])
-def test_handing_over_brings_every_buffer_back_and_registers_anew_afterwards(cupti, traced, when):
+@pytest.mark.parametrize("when", ["tracing", "stopped", "in other hands", "flush"])
+def test_hand_over_brings_back_every_buffer(cupti, traced, when):
     cupti.happens(correlation=1)
     if when == "stopped":
         traced.stop()
@@ -301,7 +287,7 @@ def test_handing_over_brings_every_buffer_back_and_registers_anew_afterwards(cup
     traced.hand_over()
     assert traced.outstanding == 0
     assert len(traced.taken()) == 0
-    assert cupti.enabled == set() or cupti.refuses == "disable"
+    assert cupti.enabled == set()
     cupti.refuses, cupti.buffer = "", None
     traced.start()
     assert cupti.registrations == 2
@@ -311,22 +297,16 @@ def test_handing_over_brings_every_buffer_back_and_registers_anew_afterwards(cup
 
 # Which library.
 
-LIBC = "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n7f01-7f02 rw-p 00000000 00:00 0 \n"
 LIBCUPTI = "/home/a user/site-packages/nvidia/cu13/lib/libcupti.so.13"
 
 
 @pytest.mark.parametrize(
-    ("maps", "refusal"),
-    [
-        (None, "has not loaded libcupti"),
-        (LIBC, "has not loaded libcupti"),
-        (f"{LIBC}7f02-7f03 r-xp 0 08:01 2       {LIBCUPTI}\n", f"libcupti cannot be opened: {LIBCUPTI}"),
-    ],
+    ("loaded", "refusal"),
+    [("", "has not loaded libcupti"), (LIBCUPTI, f"libcupti cannot be opened: {LIBCUPTI}")],
 )
-def test_the_libcupti_that_is_loaded_is_found_wherever_it_lies(monkeypatch, tmp_path, maps, refusal):
+def test_loaded_libcupti_is_found_wherever_it_lies(monkeypatch, tmp_path, loaded, refusal):
     path = tmp_path / "maps"
-    if maps is not None:
-        path.write_text(maps)
+    path.write_text(f"7f01-7f02 rw-p 00000000 00:00 0 \n7f02-7f03 r-xp 0 08:01 2       {loaded}\n")
     monkeypatch.setattr(library, "MAPS", path)
     with pytest.raises(CuptiError, match=refusal):
         library.load()

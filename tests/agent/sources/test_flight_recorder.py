@@ -72,25 +72,21 @@ def test_the_last_collectives_of_each_group_say_how_far_they_are():
 
 
 @pytest.mark.parametrize(
-    ("names", "kernel", "several"),
+    ("name", "kernel", "several"),
     [
-        ("all_reduce all_reduce_barrier", "AllReduce", False),
-        ("_all_gather_base all_gather", "AllGather", False),
-        ("_reduce_scatter_base reduce_scatter", "ReduceScatter", False),
-        ("broadcast _broadcast_oop", "Broadcast", False),
-        ("reduce _reduce_oop", "Reduce", False),
-        ("send recv", "SendRecv", False),
-        ("all_to_all gather scatter", "SendRecv", True),
+        ("all_reduce_barrier", "AllReduce", False),
+        ("_all_gather_base", "AllGather", False),
+        ("reduce_scatter", "ReduceScatter", False),
+        ("_reduce_oop", "Reduce", False),
+        ("send 0->1", "SendRecv", False),
+        ("all_to_all", "SendRecv", True),
         ("all_gather_into_tensor_coalesced", "AllGather", True),
-        ("reduce_scatter_tensor_coalesced", "ReduceScatter", True),
-        ("allreduce_coalesced", "AllReduce", True),
     ],
 )
-def test_an_operations_name_tells_its_kernels_and_whether_they_may_be_several(names, kernel, several):
-    for name in names.split():
-        [launch] = launches_of([entry(f"{name} 0->1" if name in ("send", "recv") else name)], GROUPS)
-        assert kernel in launch.kernels
-        assert (launch.several, launch.op) == (several, name)
+def test_name_of_an_operation_tells_its_kernels(name, kernel, several):
+    [launch] = launches_of([entry(name)], GROUPS)
+    assert kernel in launch.kernels
+    assert (launch.several, launch.op) == (several, name.partition(" ")[0])
 
 
 LAUNCHES = {
@@ -141,20 +137,6 @@ LAUNCHES = {
         ],
         [("coalesced recv+send", 32, 23), ("all_reduce", 16, 30)],
     ),
-    **{
-        f"a send and batches, which take numbers of {whose}": (
-            [
-                entry("send 0->1", 1, 10, p2p=True),
-                entry("send 0->1", first[0], 11, p2p=True, other=first[1]),
-                coalesced(first[0], 12, p2p=True, other=first[1]),
-                entry("send 0->1", second[0], 20, p2p=True, other=second[1]),
-                entry("recv 0<-1", second[0], 21, p2p=True, other=second[1]),
-                coalesced(second[0], 22, p2p=True, other=second[1]),
-            ],
-            [("send", 16, 10), ("coalesced send", 16, 12), ("coalesced recv+send", 32, 22)],
-        )
-        for whose, first, second in (("sends", (2, 0), (3, 0)), ("collectives", (1, 1), (1, 2)))
-    },
     "a type of unknown size": (
         [
             entry("all_reduce", 1, dtype=STRANGE),
@@ -176,7 +158,7 @@ def test_entries_become_launches(log, launched):
         assert each.several or not each.coalesced
 
 
-def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_not_told():
+def test_numbers_used_up_by_batches_are_left_out():
     log = [
         entry("all_reduce", 1),
         entry("all_reduce", 1, group="2"),
@@ -188,37 +170,27 @@ def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_
     assert list(last_calls_of(log)) == ["2"]
 
 
-def links(entries, nodes=1, groups=GROUPS):
+def links(entries, nodes=1):
     """What the rank sends and receives in each launch."""
-    asked = []
-
-    def node_count(ranks):
-        asked.append(ranks)
-        return nodes
-
-    moved = [each.link for each in launches_of(entries, groups, node_count)]
-    assert asked == [[0, 1], [1]]
-    return moved
+    return [each.link for each in launches_of(entries, GROUPS, lambda ranks: nodes)]
 
 
-def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
+def test_launch_has_the_bytes_sent_and_received():
     assert links(
         [
             entry("all_reduce", 1, sizes=[(1000,)]),
             entry("_all_gather_base", 2, sizes=[(8,)], out=[(16,)]),
-            entry("_reduce_scatter_base", 3, sizes=[(16,)], out=[(8,)]),
             entry("send 0->1", 4, p2p=True),
-            entry("recv 0<-1", 5, p2p=True),
             # The bytes of a send and of a receive in one sum could not be told apart any more.
             entry("send 0->1", 6, sizes=[(100,)], p2p=True),
             entry("recv 0<-1", 6, sizes=[(10,)], p2p=True),
             coalesced(6, p2p=True),
         ]
-    ) == [LinkBytes(*each) for each in ((4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16), (400, 40))]
+    ) == [LinkBytes(*each) for each in ((4000, 4000), (32, 32), (16, 0), (400, 40))]
     assert links([entry("all_reduce", 1, sizes=[(1000,)])], 2) == [LinkBytes(0, 0, 4000, 4000)]
 
 
-def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_launch_where_it_is_one():
+def test_sends_and_receives_name_the_global_rank():
     groups = {"0": {"name": "0", "desc": "", "ranks": "[4, 7, 9]"}}
     found = launches_of(
         [
@@ -241,13 +213,10 @@ def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_laun
     assert ends == [(7, None), (None, 9), (7, 9), (None, None), (None, None), (None, None)]
 
 
-def test_groups_elsewhere_and_unknown_groups_types_and_operations_leave_the_links_unknown(monkeypatch):
+def test_link_bytes_are_unknown_without_their_facts():
     assert links([entry("all_reduce")], None) == [None]
     unknown = [entry("all_reduce", group="77"), entry("all_reduce", 2, dtype=STRANGE), entry("gather", 3)]
     assert links(unknown) == [None] * 3
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    [launch] = launches_of([entry("all_reduce")], {"0": {"name": "0", "desc": "", "ranks": "[]"}})
-    assert launch.link is None  # zero bytes would be a claim
 
 
 # The dump.
@@ -285,20 +254,19 @@ def content(*entries):
         (range(1), -10, [0]),  # it never ran over: this is the first collective of all
     ],
 )
-def test_what_was_issued_since_then_is_read_as_far_as_the_ring_goes_back(dumping, records, from_ns, read):
+def test_log_is_read_as_far_as_the_ring_goes_back(dumping, records, from_ns, read):
     log = [entry("all_reduce", seq, 10 * seq, record=seq) for seq in records]
     launches = dumping(content(*log)).read(from_ns)
     assert read == (None if launches is None else [each.issued_ns for each in launches])
 
 
-def test_it_says_that_it_keeps_less_than_it_was_asked_for(dumping):
-    for first, short in ((0, False), (3, True)):
-        recorder = dumping(content(*(entry("all_reduce", n, 10 * n, record=n) for n in range(first, 6))))
-        assert recorder.read(40, 15)
-        assert recorder.was_short == short
+def test_recorder_says_that_it_keeps_less_than_it_was_asked_for(dumping):
+    recorder = dumping(content(*(entry("all_reduce", n, 10 * n, record=n) for n in range(3, 6))))
+    assert recorder.read(40, 15)
+    assert recorder.was_short
 
 
-def test_a_flight_recorder_that_is_switched_off_or_missing_says_so(dumping, monkeypatch):
+def test_missing_flight_recorder_is_reported(dumping, monkeypatch):
     """TORCH_FR_BUFFER_SIZE=0: it hands out a dump without entries, though NCCL's kernels are seen."""
     with pytest.raises(FlightRecorderError, match="off"):
         dumping(content()).read(0)
@@ -317,11 +285,10 @@ class Hostile:
         return os.mkdir, (self._path,)
 
 
-@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: content(one), lambda one: {"entries": one}])
-def test_a_dump_that_wants_to_run_something_is_refused_and_nothing_runs(dumping, tmp_path, wrap):
+def test_dump_that_wants_to_run_something_is_refused(dumping, tmp_path):
     target = tmp_path / "made"
     with pytest.raises(FlightRecorderError, match="has no place in it"):
-        dumping(wrap(Hostile(str(target)))).read(0)
+        dumping(content(Hostile(str(target)))).read(0)
     assert not target.exists()
 
 
@@ -333,12 +300,9 @@ def changed(**fields):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
         b"not a pickle",
-        None,
         {},
         pickle.dumps(content(entry("all_reduce")))[:-20],
-        changed(process_group=()),
         changed(time_created_ns=None),
         changed(input_sizes=[["a"]]),
         changed() | {"pg_config": {"0": {"ranks": "0, 1"}}},

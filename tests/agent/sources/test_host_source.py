@@ -73,7 +73,7 @@ def test_a_collective_and_a_wait_are_measured(source):
     assert (step.collectives, step.comm_bytes, step.dropped) == (1, 64, 0)
 
 
-def test_a_collective_ends_no_later_than_the_job_could_see_it_ended(source):
+def test_collective_ends_when_the_job_could_see_its_end(source):
     work = CallsBackLate()
     source.issued(source.issue(lambda: CALL), work)
     wait(source)
@@ -97,30 +97,10 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("reason", "happens"), UNKNOWN.items(), ids=UNKNOWN)
-def test_a_step_that_cannot_be_timed_says_why_and_the_next_is_known(source, reason, happens):
+def test_step_that_cannot_be_timed_has_a_reason(source, reason, happens):
     happens(source)
     step = totals(source)
     assert (*lanes(step), step.overlap, step.dropped) == (*(None,) * 6, 0)
     assert reason in source.reason
     assert LEFT_OUT in source.reason
     assert None not in lanes(totals(source))
-
-
-def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks):
-    steps = 1000
-    job = run_ranks(
-        f"""
-        import time
-        import torch, overlaptop.agent
-        for _ in range({steps}):
-            overlaptop.agent.step()
-            time.sleep(0.0005)
-        """,
-        nproc=1,
-        forked=True,
-    )
-    assert job.codes == [0], job.errs
-    assert [step.step for step in job.steps()] == list(range(steps - 1))
-    assert {step.dropped for step in job.steps()} == {0}
-    # Some are left alone, so that the cost can be told.
-    assert 0 < sum(step.measured for step in job.steps()) < steps

@@ -25,7 +25,6 @@ from .recordings import (
     ELEMENTWISE,
     FUSED,
     GEMM,
-    RECORDED,
     SPIN,
     Trace,
     names,
@@ -65,10 +64,6 @@ def kernels_of(step):
     return [kernel for interval in step.intervals for kernel in interval.kernels]
 
 
-def is_mark(activities):
-    return (activities["kind"] == MEMSET) & (activities["bytes"] == MARK_WORDS * 4)
-
-
 # Recorded bursts.
 
 
@@ -76,9 +71,7 @@ def is_mark(activities):
     ("name", "numbers", "nccl_kernels"),
     [("ddp", [5], {"AllReduce": 50}), ("fsdp2", [36, 37, 38, 39], {"AllGather": 24, "ReduceScatter": 12})],
 )
-def test_a_recorded_burst_has_its_steps_and_each_its_lanes_phases_and_collectives(
-    name, numbers, nccl_kernels
-):
+def test_recorded_burst_is_read_into_steps(name, numbers, nccl_kernels):
     steps = recording(name).steps()
     assert [step.step for step in steps] == numbers
     for step, following in itertools.pairwise(steps):
@@ -100,22 +93,6 @@ def test_a_recorded_burst_has_its_steps_and_each_its_lanes_phases_and_collective
         assert [phase.name for phase in step.phases] == ["forward", "backward", "optimizer"]
         bounds_ns = [ns for phase in step.phases for ns in (phase.start_ns, phase.end_ns)]
         assert [step.start_ns, *bounds_ns, step.end_ns] == sorted([step.start_ns, *bounds_ns, step.end_ns])
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_steps_and_stretches_lie_between_the_marks_by_the_clocks_of_gpu_and_host(name):
-    burst = recording(name)
-    marks = burst.activities()[is_mark(burst.activities())]
-    at_ns = dict(
-        zip(marks["value"].tolist(), (marks["start_ns"] + burst.clock_offset_ns).tolist(), strict=True)
-    )
-    begins = {mark.step: mark for mark in burst.marks if mark.edge is None}
-    for step in burst.steps():
-        begin, end = begins[step.step], begins[step.step + 1]
-        assert (step.start_ns, step.end_ns) == (at_ns[begin.value], at_ns[end.value])
-        assert step.launch_lead_ns == step.end_ns - end.host_ns > 0
-    stretches = [(each.from_unix_ns, each.to_unix_ns) for step in burst.steps() for each in step.intervals]
-    assert stretches == list(itertools.pairwise(mark.unix_ns for mark in burst.marks))
 
 
 US = 1_000
@@ -149,15 +126,13 @@ def launched(*, every_us=50, lead_us=0, pause_us=0, reduction_us=0):
     ("job", "waits"),
     [
         ({}, True),
-        ({"lead_us": 4_000}, True),
         ({"reduction_us": 12_000}, True),  # behind it the host is ahead, and before it is not
         ({"lead_us": 6_000}, False),
         ({"every_us": 11}, False),  # gaps of 1 us are the GPU's own
-        ({"every_us": 8}, False),
         ({"every_us": 10, "pause_us": 5_000}, False),
     ],
 )
-def test_a_step_waits_for_its_launches_where_the_gpu_is_idle_again_and_again(job, waits):
+def test_step_waits_for_launches_if_the_gpu_idles_often(job, waits):
     assert launched(**job).waits_for_launches == waits
 
 
@@ -165,22 +140,16 @@ def shuffled(activities):
     return np.random.default_rng(0).permutation(activities)
 
 
-def wrapping(after):
-    """Launch numbers that wrap around after so many."""
-
-    def wrap(activities):
-        numbers = activities["correlation"].astype(np.int64)
-        activities["correlation"] = (numbers - numbers.min() - after) % 2**32
-        assert int(activities["correlation"].max()) > 2**31 or after == 0
-        return activities
-
-    return wrap
+def wrapping(activities):
+    """Launch numbers that wrap around after a hundred."""
+    numbers = activities["correlation"].astype(np.int64)
+    activities["correlation"] = (numbers - numbers.min() - 100) % 2**32
+    return activities
 
 
-@pytest.mark.parametrize("name", RECORDED)
-@pytest.mark.parametrize("change", [shuffled, wrapping(0), wrapping(1), wrapping(100), wrapping(2_000)])
-def test_neither_order_nor_launch_numbers_change_a_step(name, change):
-    burst = recording(name)
+@pytest.mark.parametrize("change", [shuffled, wrapping])
+def test_neither_order_nor_launch_numbers_change_a_step(change):
+    burst = recording("fsdp2")
     assert plain(reread(burst, change(burst.activities()))) == plain(burst.steps())
 
 
@@ -188,12 +157,11 @@ def without_mark(activities, mark):
     return activities[~((activities["kind"] == MEMSET) & (activities["value"] == mark.value))]
 
 
-@pytest.mark.parametrize(("missing", "left"), [(36, [37, 38, 39]), (38, [36, 39]), (40, [36, 37, 38])])
-def test_a_step_with_a_bound_that_was_not_recorded_is_left_out(missing, left):
+def test_step_with_a_bound_that_was_not_recorded_is_left_out():
     burst = recording("fsdp2")
-    [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == missing]
+    [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == 38]
     steps = reread(burst, without_mark(burst.activities(), bound))
-    assert plain(steps) == plain(step for step in burst.steps() if step.step in left)
+    assert plain(steps) == plain(step for step in burst.steps() if step.step in (36, 39))
 
 
 def test_the_users_rules_move_kernels_to_another_lane():
@@ -210,7 +178,7 @@ def test_the_users_rules_move_kernels_to_another_lane():
 # Bursts made by hand.
 
 
-def test_what_ran_in_a_step_is_told_by_the_gpus_clock_and_what_was_issued_by_the_order_of_launch():
+def test_kernels_run_by_the_gpus_clock_and_are_issued_by_order():
     trace = Trace()
     trace.mark(3, 100)
     trace.kernel(GEMM, 110, 150)
@@ -237,7 +205,7 @@ def in_one_step(*launches):
     return step
 
 
-def test_a_mark_belongs_to_no_lane_but_the_jobs_own_memsets_and_copies_do():
+def test_mark_belongs_to_no_lane():
     step = in_one_step(
         lambda trace: trace.memset(10, 12),
         lambda trace: trace.memset(14, 16, size=MARK_WORDS * 4, value=0),  # torch.zeros(3)
@@ -248,7 +216,7 @@ def test_a_mark_belongs_to_no_lane_but_the_jobs_own_memsets_and_copies_do():
     assert flat(step, "compute", "comm", "copy") == [(40, 50), (30, 36), (10, 12, 14, 16, 20, 25)]
 
 
-def test_a_fused_kernel_is_a_lane_of_its_own_and_what_runs_beside_it_counts_in_no_other():
+def test_fused_kernel_has_a_lane_of_its_own():
     step = in_one_step(
         lambda trace: trace.kernel(GEMM, 10, 20),
         lambda trace: trace.kernel(FUSED, 20, 40),
@@ -264,9 +232,9 @@ def test_a_fused_kernel_is_a_lane_of_its_own_and_what_runs_beside_it_counts_in_n
 
 @pytest.mark.parametrize(
     ("device", "from_device", "to_device", "counts"),
-    [(0, 0, 1, True), (1, 1, 0, True), (1, 0, 1, True), (1, 1, 2, False)],
+    [(0, 0, 1, True), (1, 1, 0, True), (1, 1, 2, False)],
 )
-def test_a_peer_copy_counts_on_both_of_its_gpus_whoever_issued_it(device, from_device, to_device, counts):
+def test_peer_copy_counts_on_both_gpus(device, from_device, to_device, counts):
     devices = {"device": device, "from_device": from_device, "to_device": to_device}
     step = in_one_step(lambda trace: trace.peer_copy(30, 36, **devices))
     assert flat(step, "comm") == [(30, 36) if counts else ()]
@@ -316,11 +284,9 @@ def test_every_ns_of_a_step_is_in_the_lanes_of_what_ran_in_it(issued):
     [
         (b"ncclDevKernel_AllReduce_LL(ncclArgs<4096ul>)", "ncclDevKernel_AllReduce_LL", "AllReduce"),
         (b"_Z27ncclDevKernel_ReduceScatter24ncclArgsE", "ncclDevKernel_ReduceScatter", "ReduceScatter"),
-        (b"ncclDevKernel_Generic_4", "ncclDevKernel_Generic_4", "Generic"),
         (b"ncclSymkDevKernel_AllGather_LL", "ncclSymkDevKernel_AllGather_LL", "AllGather"),
         (b"ncclKernel_SendRecv_RING_SIMPLE", "ncclKernel_SendRecv_RING_SIMPLE", "SendRecv"),
         (b"triton_poi_fused_add_all_reduce_4", "triton_poi_fused_add_all_reduce_4", None),
-        (b"caf\xff", "caf\N{REPLACEMENT CHARACTER}", None),
         (b"", "", None),
     ],
 )
@@ -347,9 +313,7 @@ def marked_steps(**moved_ns):
 @pytest.mark.parametrize(
     ("moved_ns", "why"),
     [
-        (-HOUR_NS, "begins before its own launch"),
         (-5_000_000, "begins before its own launch"),
-        (HOUR_NS // 2, "begins after others that were launched later on its stream"),
         (25_000_000, "begins after others that were launched later on its stream"),
     ],
 )
@@ -362,11 +326,11 @@ def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
 
 def test_kernels_of_another_gpu_are_left_out_and_counted():
     trace = Trace()
-    for step in range(3):
-        trace.mark(step, step * 10_000_000)
-        trace.kernel(GEMM, step * 10_000_000 + 1, step * 10_000_000 + 4_000_001)
-        trace.kernel(GEMM, step * 10_000_000 + 2, step * 10_000_000 + 9_000_002, device=1)
+    trace.mark(0, 0)
+    trace.kernel(GEMM, 1, 4_000_001)
+    trace.kernel(GEMM, 2, 9_000_002, device=1)
+    trace.mark(1, 10_000_000)
     found = Counter()
-    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
-    assert [spans.length_ns(each.compute) for each in steps] == [4_000_000] * 2
-    assert found == {"ran on another GPU than the steps": 3}
+    [step] = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
+    assert spans.length_ns(step.compute) == 4_000_000
+    assert found == {"ran on another GPU than the steps": 1}

@@ -29,7 +29,7 @@ from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.joining import Watch
 
 from .graphs import install_graphs
-from .recordings import Trace, grown_bytes
+from .recordings import Trace
 
 MS = 1_000_000
 STEP_NS = 10 * MS
@@ -241,8 +241,8 @@ def in_thread(call):
     return not thread.is_alive()
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 4, 10])
-def test_every_nth_step_is_measured_and_the_others_timed_by_the_host(gpu, every):
+@pytest.mark.parametrize("every", [1, 4])
+def test_every_nth_step_is_measured_and_the_others_timed(gpu, every):
     job = MeasuredJob(gpu, every)
     job.run(400)
     assert job.source.detail_every == every
@@ -264,18 +264,7 @@ def test_every_nth_step_is_measured_and_the_others_timed_by_the_host(gpu, every)
     assert max(map(abs, gaps_ns)) < 50_000
 
 
-def test_a_step_is_read_as_soon_as_the_gpu_has_passed_it_while_tracing_goes_on(gpu):
-    job = MeasuredJob(gpu, every=1)
-    job.until(job.detailed)
-    starts = gpu.starts
-    for _ in range(100):
-        job.run(1)
-        assert job.detailed()[-1].step >= job.next_step - 3
-    assert gpu.starts == starts
-    assert gpu.tracing
-
-
-def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
+def test_traced_step_has_lanes_phases_and_collectives(gpu):
     job = MeasuredJob(gpu)
     assert not isinstance(job.source, HookedSource)
     job.until(job.detailed)
@@ -291,7 +280,7 @@ def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
     assert step.launch_lead_ns == LEAD_NS
 
 
-def test_steps_that_repeat_one_that_was_looked_up_have_its_names_and_no_sequence_numbers(gpu):
+def test_repeated_step_has_names_without_sequence_numbers(gpu):
     job = MeasuredJob(gpu)
     job.run(200)
     assert gpu.dumps < len(job.detailed()) / 2
@@ -315,7 +304,6 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
 
 @pytest.mark.parametrize("sizes", [(64, 32), (64, 64, 64, 64, 32)])
 def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
-    """Look-ups fall on steps of the same parity."""
     job = MeasuredJob(gpu, every=1)
     job.source.schedule.follow(Watch(detail=True))
     gpu.sizes = cycle(sizes)
@@ -324,15 +312,6 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     assert len(named) >= gpu.dumps > 3
     for each in named:
         assert [one.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
-
-
-def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches(gpu):
-    job = MeasuredJob(gpu, every=1, step_ns=50 * MS)
-    job.source.schedule.follow(Watch(detail=True))
-    job.until(lambda: len([each for each in job.detailed() if each.named]) > 20)
-    dumps, seconds = gpu.dumps, 40
-    job.run(seconds * 10**9 // job.step_ns)
-    assert 0 < gpu.dumps - dumps <= seconds / naming.PERIOD_S
 
 
 # Giving up.
@@ -345,7 +324,6 @@ BAD_CHECK = "CUPTI's records are not what they should be: the marks did not come
 @pytest.mark.parametrize(
     ("fault", "traced", "reason"),
     [
-        ("refuses", False, TAKEN),
         ("refuses", True, TAKEN),
         ("swallows_marks", False, BAD_CHECK),
         ("swallows_marks", True, kernels.TAKEN_OVER),
@@ -353,7 +331,7 @@ BAD_CHECK = "CUPTI's records are not what they should be: the marks did not come
         ("refuses_marks", False, "no mark can be set on the compute stream"),
     ],
 )
-def test_what_cupti_cannot_do_is_given_up_with_its_reason_and_no_step_is_lost(gpu, fault, traced, reason):
+def test_source_gives_up_with_a_reason_and_loses_no_step(gpu, fault, traced, reason):
     job = MeasuredJob(gpu)
     if traced:
         job.until_tracing()
@@ -376,9 +354,7 @@ def test_what_cupti_cannot_do_is_given_up_with_its_reason_and_no_step_is_lost(gp
         (1, kernels.DRAIN_TIMEOUT_STEPS + 5, True),
     ],
 )
-def test_buffers_that_stay_away_are_given_up_but_only_after_a_long_time_and_many_steps(
-    gpu, hours, steps, gives_up
-):
+def test_buffers_that_stay_away_are_given_up_late(gpu, hours, steps, gives_up):
     job = MeasuredJob(gpu)
     job.until_draining()
     gpu.now_ns += hours * 3_600 * 10**9
@@ -388,16 +364,8 @@ def test_buffers_that_stay_away_are_given_up_but_only_after_a_long_time_and_many
     assert job.recovers() != gives_up
 
 
-def test_a_torch_for_the_cpu_is_a_reason_not_to_start(gpu, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(RuntimeError, match="not one for CUDA"):
-        MeasuredJob(gpu)
-
-
 @pytest.mark.parametrize("at_once", [True, False])
-def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reason_says_so(
-    gpu, monkeypatch, at_once
-):
+def test_collectives_without_a_recorder_are_named_by_kernels(gpu, monkeypatch, at_once):
     gpu.recorder_fault = "it is off"
     if at_once:
         monkeypatch.setattr(naming, "FlightRecorder", lambda: gpu.read(0, 0))
@@ -440,7 +408,7 @@ def test_window_of_more_records_than_can_be_kept_is_given_up(gpu):
     assert job.is_whole()
 
 
-def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
+def test_window_ends_when_the_job_does_something_else(gpu):
     job = MeasuredJob(gpu)
     job.until_tracing()
     for share, goes_on in ((0.5, True), (0.6, False)):  # a long validation
@@ -456,7 +424,7 @@ def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
     assert job.recovers()
 
 
-def test_no_window_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
+def test_nothing_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
     graph = torch.cuda.CUDAGraph()
@@ -476,16 +444,14 @@ def test_no_window_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, m
 # Living with torch.profiler, and the end.
 
 STATES = {
-    "new": lambda job: None,
     "checking": MeasuredJob.until_checking,
-    "idle": lambda job: job.run(2),
     "tracing": MeasuredJob.until_tracing,
     "draining": MeasuredJob.until_draining,
 }
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_after_it(gpu, state):
+def test_profiler_gets_cupti_at_once_in_each_state(gpu, state):
     job = MeasuredJob(gpu)
     STATES[state](job)
     assert in_thread(job.source.pause)
@@ -505,9 +471,7 @@ def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_a
 
 
 @pytest.mark.parametrize("switch", ["start", "stop"])
-def test_what_a_signal_handler_raises_while_tracing_is_switched_reaches_the_script_and_nothing_else(
-    gpu, monkeypatch, switch
-):
+def test_signal_while_tracing_is_switched_reaches_the_script(gpu, monkeypatch, switch):
     job = MeasuredJob(gpu)
     job.until(job.detailed)
     real = getattr(gpu, switch)
@@ -534,26 +498,7 @@ def test_what_a_signal_handler_raises_while_tracing_is_switched_reaches_the_scri
 # Bounds.
 
 
-def test_traced_steps_that_nobody_took_in_time_are_not_kept_for_ever(gpu, monkeypatch):
-    monkeypatch.setattr(kernels, "MAX_WAITING_STEPS", 8)
-    job = MeasuredJob(gpu)
-
-    def fall_behind(times):
-        for _ in range(times):
-            job.until_draining()
-            for _ in range(20):
-                job.step()
-            gpu.holds = False
-            gpu.launches.clear()
-            job.take()
-            job.take()
-            job.taken.clear()
-
-    fall_behind(10)
-    assert grown_bytes(lambda: fall_behind(5), lambda: fall_behind(20)) < 100_000
-
-
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32))
 def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
     chance = random.Random(seed)
@@ -599,7 +544,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
         assert not gpu.tracing
 
 
-def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to(gpu):
+def test_short_flight_recorder_is_reported(gpu):
     gpu.recorder_keeps = 3
     job = MeasuredJob(gpu, every=1)
     job.run(100)

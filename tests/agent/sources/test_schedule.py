@@ -72,20 +72,16 @@ def blocks(measured: list[bool]) -> list[tuple[bool, int]]:
     return [(each, len(list(group))) for each, group in groupby(measured)]
 
 
-STEPS_MS = [5, 38, 112, 300, 1500]
+STEPS_MS = [5, 112, 1500]
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_a_watcher_gets_a_burst_of_blocks_at_once(step_ms):
-    job = Job(step_ms)
-    job.settle()
-    job.schedule.follow(WATCHED)
-    first = next(i for i, each in enumerate(job.run(max(2, 12 * step_ms / 1e3))) if each)
-    assert first * step_ms / 1e3 <= max(1.0, 8 * step_ms / 1e3)
+def test_watcher_gets_a_burst_of_blocks_at_once(step_ms):
     job = Job(step_ms)
     job.settle()
     job.schedule.follow(WATCHED)
     measured = job.run(max(3.0, 16 * step_ms / 1e3))
+    assert measured.index(True) * step_ms / 1e3 <= max(1.0, 8 * step_ms / 1e3)
     long = [size for each, size in blocks(measured) if each and size > 1]
     least = max(2, 0.25 / (step_ms / 1e3))
     if step_ms < 1000:  # else each step is measured after the burst
@@ -93,9 +89,8 @@ def test_a_watcher_gets_a_burst_of_blocks_at_once(step_ms):
     assert sum(measured) >= 4
 
 
-@pytest.mark.parametrize("step_ms", [10, 112, 300])
-def test_bursts_asked_for_come_every_30_s_after_the_first_two(step_ms):
-    job = Job(step_ms)
+def test_bursts_asked_for_come_every_30_s_after_the_first_two():
+    job = Job(112)
     job.settle()
     bursts = 0
     for asked in range(20):
@@ -104,8 +99,8 @@ def test_bursts_asked_for_come_every_30_s_after_the_first_two(step_ms):
     assert 2 * 4 <= bursts <= 4 * 5  # measured blocks, in 100 s
 
 
-@pytest.mark.parametrize(("step_ms", "lag_s"), [(20, 2), (112, 0.1), (112, 2), (600, 2)])
-def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s):
+@pytest.mark.parametrize(("step_ms", "lag_s"), [(20, 2), (112, 0.1), (600, 2)])
+def test_ranks_asked_at_once_measure_six_steps_in_common(step_ms, lag_s):
     """Also where one is ahead of its GPU and waits for launches, and the other does not."""
     schedule = Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS)
     ranks = [Job(0.95 * step_ms), Job(step_ms, cost=0.15, lag_s=lag_s, schedule=schedule, seed=1)]
@@ -125,8 +120,7 @@ def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s
         assert sum(step < within for step in set.intersection(*found)) >= 6
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.3, 2])
-@pytest.mark.parametrize("step_ms", [10, 112, 400])
+@pytest.mark.parametrize(("step_ms", "factor"), [(10, 1.3), (112, 0.7), (400, 2)])
 def test_a_burst_comes_when_a_job_that_nobody_watches_changes(step_ms, factor):
     job = Job(step_ms)
     job.settle()
@@ -136,7 +130,7 @@ def test_a_burst_comes_when_a_job_that_nobody_watches_changes(step_ms, factor):
     assert [size for each, size in blocks(measured) if each and size > 1]
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_a_healthy_job_has_no_burst_but_the_first(noise):
     job = Job(50, noise=noise)
     job.settle()
@@ -156,7 +150,7 @@ def test_between_bursts_one_step_a_second_is_measured(step_ms):
 
 @pytest.mark.parametrize(
     ("step_ms", "cost", "prior"),
-    [(5, 0.3, LAUNCH_BOUND_COST), (112, 0.3, COST), (112, 0.01, COST), (1500, 0.12, COST)],
+    [(5, 0.3, LAUNCH_BOUND_COST), (112, 0.3, COST), (1500, 0.12, COST)],
 )
 @pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
 def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):
@@ -173,8 +167,8 @@ def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):
     assert median(lost) <= budget * (1.1 if prior is LAUNCH_BOUND_COST else 1.6)
 
 
-@pytest.mark.parametrize("step_ms", [10, 112, 300])
-def test_a_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
+@pytest.mark.parametrize("step_ms", [10, 300])
+def test_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
     job = Job(step_ms, cost=4.0)
     job.schedule.cost.estimate = lambda: None  # not known yet
     job.schedule.prior = COST.__class__(4.0, 0.01)
@@ -201,16 +195,16 @@ def test_every_nth_step_is_measured_whatever_it_costs():
     assert job.schedule.every == 3
 
 
-@pytest.mark.parametrize("cost", [0.0, 0.03, 0.12])
+@pytest.mark.parametrize("cost", [0.0, 0.12])
 def test_the_cost_is_estimated_within_its_error(cost):
     hits = 0
-    for seed in range(20):
+    for seed in range(10):
         job = Job(112, cost, noise=0.02, seed=seed)
         job.schedule.follow(WATCHED)
         job.run(120)
         estimate = job.schedule.cost.estimate()
         hits += abs(estimate.share - cost) <= estimate.error
-    assert hits >= 16
+    assert hits >= 8
 
 
 def test_the_own_cost_is_of_the_last_minutes_steps():

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 import pynvml
 
-GPU_LINK, NPU_LINK, SWITCH_LINK = 0, 1, 2
+GPU_LINK, SWITCH_LINK = 0, 2
 NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT = 3, 4, 2
-FUNCTION_NOT_FOUND, LIBRARY_NOT_FOUND, GPU_IS_LOST, TIMEOUT = 13, 12, 15, 10
-ALL_LINKS = 0xFFFFFFFF
+LIBRARY_NOT_FOUND, GPU_IS_LOST, TIMEOUT = 12, 15, 10
 MIB = 1 << 20
 
 
@@ -50,7 +49,6 @@ class Gpu:
     """Sent, received."""
     counters: dict[int, int | None] = field(default_factory=dict)
     """Field -> count; a missing one is not supported."""
-    bits_of_counters: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
     short_counters: tuple[int, ...] = ()
     """Fields whose counts have 32 bits, whatever the others have."""
 
@@ -187,7 +185,8 @@ class Driver:
                 value.value.uiVal = gpu.nvlink_mbps
             elif gpu.counters.get(value.fieldId) is not None:
                 short = value.fieldId in gpu.short_counters
-                value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT if short else gpu.bits_of_counters
+                kind = "UNSIGNED_INT" if short else "UNSIGNED_LONG_LONG"
+                value.valueType = getattr(pynvml, f"NVML_VALUE_TYPE_{kind}")
                 value.value.ullVal = gpu.counters[value.fieldId] & (0xFFFFFFFF if short else ~0)
             else:
                 value.nvmlReturn = NOT_SUPPORTED

@@ -92,7 +92,7 @@ SEES_IMPORTS = """
 """
 
 
-def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_without_it(run_ranks) -> None:
+def test_telemetry_on_a_cpu_leaves_the_job_as_without_it(run_ranks) -> None:
     """And no thread of the agent's imports anything: a child that a job forks meanwhile would find half a
     module, and its import's lock held for ever.
     """
@@ -126,7 +126,7 @@ def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_witho
     }  # these two where the job takes long enough
 
 
-def test_a_rank_and_its_forked_child_tell_of_their_own_gpus_and_no_thread_imports(run_ranks) -> None:
+def test_forked_child_reports_its_own_gpu(run_ranks) -> None:
     job = run_ranks(
         f"""
         import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 
 import pynvml
@@ -16,7 +15,7 @@ from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 
 from . import machines
-from .driver import GPU_IS_LOST, MIB, NOT_SUPPORTED, TIMEOUT, Driver, install
+from .driver import GPU_IS_LOST, MIB, NOT_SUPPORTED, Driver, install
 
 HALF_S_US = 500_000
 PAYLOAD_BYTES = 256
@@ -89,29 +88,6 @@ def test_by_gpm_every_figure_is_exact(sampled) -> None:
     assert began_ns <= second.at_ns <= time.time_ns()
 
 
-def test_a_metric_that_gpm_refuses_comes_from_the_counters(sampled) -> None:
-    of = sampled()
-    of.gpu.gpm[pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC] = NOT_SUPPORTED
-    of.gpu.pcie_kbps = (7, 8)
-    of.sample()
-    told = of.sample()
-    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(7000), to_gpu(20_000 * MIB))
-    assert told.unknown == ()
-
-
-@pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
-def test_after_a_passing_fault_of_gpm_the_rates_come_back(sampled, function: str) -> None:
-    of = sampled()
-    of.sample()
-    of.driver.refuse[function] = TIMEOUT
-    lost = of.sample()
-    assert reasons(lost) == dict.fromkeys(BY_GPM, "the driver did not answer in time")
-    assert lost.power_mw == 412_000
-    of.driver.refuse.clear()
-    assert of.sample().power_mw == 412_000
-    assert of.sample().nvlink_tx_bytes_per_s == 100_000 * MIB
-
-
 def test_a_gpu_cut_up_by_mig_goes_on_without_gpm(sampled) -> None:
     of = sampled()
     of.gpu.pcie_kbps = (1, 2)
@@ -139,7 +115,7 @@ def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on(sampled) -> None:
     assert of.sample().unknown == ()
 
 
-def test_an_old_drivers_names_are_tried_once_and_the_older_ones_serve(sampled) -> None:
+def test_older_names_serve_an_old_driver(sampled) -> None:
     of = sampled(machines.l40(), nvlinks=0)
     of.gpu.throttle = 0x04
     told = of.sample()
@@ -188,27 +164,10 @@ def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tup
     ("bits", "words"),
     [
         (0x1 | 0x2 | 0x100, ()),  # idle, clocks that somebody has set, display
-        (0x8, ("hardware slowdown",)),
         (0x8 | 0x40, ("thermal, by the hardware",)),
         (0x8 | 0x4, ("hardware slowdown", "power cap")),
         (0x10 | 0x20 | 0x80 | 0x1, ("sync boost", "thermal, by the driver", "power brake")),
-        (0x600, ("board limit", "reliability")),
     ],
 )
 def test_throttling_is_told_text(bits: int, words: tuple[str, ...]) -> None:
     assert throttle_words(bits) == words
-
-
-def test_a_sample_leaves_no_garbage_for_the_collector_of_a_job_that_turned_it_off(sampled) -> None:
-    of = sampled()
-    of.driver.refuse["nvmlGpmMetricsGet"] = TIMEOUT  # exceptions that are kept could hold their frames
-    of.driver.refuse["nvmlDeviceGetPowerUsage"] = TIMEOUT
-    of.sample()
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(50):
-            of.sample()
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
