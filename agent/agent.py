@@ -147,7 +147,6 @@ class Agent:
         self.barrier.active = True
 
     def step(self) -> None:
-        """End a step here. See `overlaptop.agent.step`."""
         if self._steps is not None:
             self._steps.end_step()
 

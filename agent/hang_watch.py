@@ -42,7 +42,6 @@ class Progress:
         return now_s - self._moved_s > limit_s
 
     def moved(self, now_s: float) -> None:
-        """Note progress that was seen elsewhere."""
         self._moved_s = now_s
 
 

@@ -153,7 +153,6 @@ def meeting_place(dist: Any) -> dict[str, str]:
 
 
 def alone() -> RankPlacement:
-    """Return the placement of a process without a group."""
     host = socket.gethostname()
     return RankPlacement(process_key(os.getpid()), 0, 0, 1, host, starts_hub=True, local_world_size=1)
 
@@ -236,7 +235,6 @@ def _dealt_out(environ: Mapping[str, str]) -> bool:
 
 
 def script_name() -> str:
-    """Return the job's script as named on the command line."""
     return sys.argv[0] if sys.argv and sys.argv[0] else "python"
 
 

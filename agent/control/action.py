@@ -28,7 +28,6 @@ class StepMarks:
         self._begun.append((max(step, self._begun[-1][0] + 1) if self._begun else step, mark))
 
     def end(self, last: int) -> None:
-        """End the mark after step ``last``."""
         if self._begun and self._begun[-1][1]:
             self.begin("", last + 1)
 
@@ -48,7 +47,6 @@ class Outcome:
 
 
 def brief(fault: BaseException) -> str:
-    """Return a fault in one line for the screen."""
     return f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
 
 
@@ -114,7 +112,6 @@ class SettingAction(Action):
         return self.outcome
 
     def changes(self, name: str, old: str, new: str, step: int) -> None:
-        """Set the outcome: the change at ``step``."""
         same = old == new
         text = f"{name} is {new} already" if same else f"{name} {old} → {new} at step {step:,}"
         self.outcome = Outcome(text, old, new)

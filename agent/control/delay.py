@@ -31,7 +31,6 @@ class HostDelay:
 
     @property
     def mean_ns(self) -> float | None:
-        """Mean of the delays timed so far."""
         return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
 
     def refusal(self) -> str:

@@ -88,7 +88,6 @@ class LocalExecution:
             self._after_optimizer.call(lambda: run_to_completion(lambda: self._on_step(step)))
 
     def run(self) -> None:
-        """Do everything that does not need the training thread."""
         self._report(ACCEPTED)
         decision = None
         try:

@@ -149,7 +149,6 @@ class TwoPhaseCommit:
         return self._decide(decision)
 
     def refuse(self, reason: str) -> Decision:
-        """Tell all ranks that this one takes no part."""
         alone = self._shared_store is None
         return self._decide(Decision(None, reason) if alone else self._abort(self._rank, reason))
 

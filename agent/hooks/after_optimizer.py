@@ -72,7 +72,6 @@ class AfterOptimizer:
             then()
 
     def stop(self) -> None:
-        """Stop watching, and drop the pending call."""
         self._then = None
         restore, self._restore = self._restore, None
         if restore is not None:

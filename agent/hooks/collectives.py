@@ -59,7 +59,6 @@ class CollectiveHooks:
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
-        """Put the hooks in. They stay until the process ends."""
         key = getattr(torch._C.DispatchKey, KEY)  # noqa: SLF001 - torch has no public way
         after = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
         self._library = torch.library.Library("c10d", "IMPL")

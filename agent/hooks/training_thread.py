@@ -54,7 +54,6 @@ class TrainingThread:
         self.begin()
 
     def begin(self) -> None:
-        """Reset, also in a forked child."""
         self._thread = 0
         self._at_boundary = ThreadTimes(0, 0, 0)
         self._loading_ns = 0
@@ -83,7 +82,6 @@ class TrainingThread:
         replace(base, "__next__", timed)
 
     def boundary(self, step: int) -> None:
-        """End the step before ``step`` and begin ``step``."""
         now = ThreadTimes(thread_time_ns(), self._loading_ns, gc.get_stats()[-1]["collections"])
         if self._thread == threading.get_ident():
             spent = (max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))

@@ -105,7 +105,6 @@ class PrefetchPass:
             self._for_gradients_only()
 
     def facts(self, most: int) -> Knob:
-        """Return the knob for the dashboard."""
         depth = self.depth
         return Knob(
             self.knob,
@@ -131,7 +130,6 @@ class PrefetchPass:
         }
 
     def _original(self) -> Lists:
-        """Return the script's own lists."""
         present, applied = self._present(), self._applied
         return present if applied is None else {**present, **applied.original}
 
@@ -247,7 +245,6 @@ class PrefetchKnobs:
         self._passes = {PREFETCH[name]: PrefetchPass(units, name) for name in PREFETCH}
 
     def knobs(self) -> Sequence[Knob]:
-        """Return both knobs if the job has units."""
         states = self._units.alive()
         if not states:
             return ()

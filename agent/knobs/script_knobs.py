@@ -158,7 +158,6 @@ class ScriptKnobs:
             return knob
 
     def knobs(self) -> tuple[Knob, ...]:
-        """Return all knobs in the order of declaration."""
         declared = self._declared
         refusal = self.refusal() if declared else ""
         return tuple(
@@ -167,7 +166,6 @@ class ScriptKnobs:
         )
 
     def refusal(self) -> str:
-        """Why no knob can be changed; empty: they can."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return ""
@@ -175,7 +173,6 @@ class ScriptKnobs:
         return why_uncounted(world) if world.size() > 1 else ""
 
     def action(self, knob: str, value: int | None) -> ScriptKnobAction:
-        """Return the action that sets a knob's value; None: its default."""
         turned = self._declared[knob]
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
@@ -229,7 +226,6 @@ DECLARED = ScriptKnobs()
 def _allowed(
     name: str, choices: Sequence[int] | None, least: int | None, most: int | None
 ) -> tuple[int, int, tuple[int, ...]]:
-    """Return the smallest and the largest value, and the choices, if any."""
     if choices is not None:
         if least is not None or most is not None:
             raise ValueError(f"knob {name}: give choices, or least and most, not both")

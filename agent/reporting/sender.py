@@ -138,7 +138,6 @@ class Sender:
 
     @property
     def drained(self) -> bool:
-        """Whether everything queued has been written."""
         return not self._queue and not self._partial and not self._info_due
 
     def disconnect(self) -> None:

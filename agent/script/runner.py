@@ -37,7 +37,6 @@ PYC_HEADER_BYTES = 16
 
 
 def main() -> None:
-    """Parse the command line, start the agent, run the script."""
     command = options.parse(sys.argv[1:])
     target = command.target
     path = None if command.module else _absolute(target)

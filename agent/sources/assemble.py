@@ -59,11 +59,9 @@ class RecordedStep(Generic[Timestamp]):
 
     @property
     def complete(self) -> bool:
-        """Whether the step and all its collectives have ended."""
         return self.end is not None and all(each.end is not None for each in self.collectives)
 
     def converted(self, to: Callable[[Timestamp], Other]) -> RecordedStep[Other]:
-        """Return this complete step with converted timestamps."""
         assert self.end is not None
         return RecordedStep(
             self.step,

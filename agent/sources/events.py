@@ -190,7 +190,6 @@ class EventsSource(HookedSource[Event]):
         return self._record(self._compute)
 
     def wait_end(self, token: Event, wait: Wait) -> None:
-        """Record the end of the wait."""
         recording = self._recording
         if recording is None:
             return

@@ -95,7 +95,6 @@ class HookedSource(ABC, Generic[Timestamp]):
         """It has been issued. `work` is c10d's Work, or None if the call ran on the current stream."""
 
     def failed(self, token: RecordedCollective[Timestamp]) -> None:
-        """Issuing it raised, so it has no end."""
         token.lost, token.end = True, token.begin
         self.lost += 1
 

@@ -157,7 +157,6 @@ class KernelsSource:
         self._captures.install()
 
     def stop(self) -> None:
-        """Release CUPTI for good."""
         with self._lock:
             self._paused = True
             self._release()
@@ -171,7 +170,6 @@ class KernelsSource:
                 self._release()
 
     def resume(self) -> None:
-        """Resume: torch.profiler has released CUPTI."""
         with self._lock:
             self._paused = False
             self.reason = self._naming.reason

@@ -42,12 +42,10 @@ class Marker:
         return mark if status == 0 else None
 
     def event(self) -> torch.cuda.Event:
-        """Record and return an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def touch(self) -> None:
-        """Launch a small kernel on the current stream of the device."""
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001
             self._memory.add_(1)

@@ -15,5 +15,4 @@ TOOLS = {
 
 
 def tool_in(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the profiler that this process was started under."""
     return next((tool for variable, tool in TOOLS.items() if environ.get(variable)), None)
