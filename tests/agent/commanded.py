@@ -25,7 +25,6 @@ AGENT = ("-m", "overlaptop.agent", "--control")
 
 @contextlib.contextmanager
 def socket_directory() -> Iterator[Path]:
-    """A socket directory of its own, short enough for a unix socket's path."""
     # A hub may still be ending in it, and removes its own files meanwhile.
     temporary = tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True)
     with temporary as folder, pytest.MonkeyPatch.context() as patch:
@@ -70,11 +69,9 @@ class CommandedJob:
         return self.process.wait(PATIENT_S)
 
     def log(self) -> str:
-        """What it has said so far."""
         return (self.folder / "log").read_text()
 
     def losses(self) -> list[str]:
-        """By rank, or where the ranks have them in common."""
         return [path.read_text() for path in sorted(self.folder.glob("losses*"))]
 
     def close(self) -> None:
@@ -88,8 +85,6 @@ class CommandedJob:
 
 
 class Dashboard:
-    """A dashboard without a screen."""
-
     def __init__(self) -> None:
         self.session = JobSession()
         self.steps = {}
@@ -122,12 +117,10 @@ class Dashboard:
         return command.id
 
     def set(self, knob, value):
-        """What became of giving a knob this value; None: the script's own."""
         command = commands.make_restoring(knob) if value is None else commands.make_setting(knob, value)
         return self.outcome(self.send(command))
 
     def knob(self, name, value_text):
-        """What the ranks tell of a knob, once all of them tell this value."""
         return self.until(
             lambda snapshot: next(
                 (
@@ -143,12 +136,9 @@ class Dashboard:
         self.until(lambda snapshot: any(notice.text == text for notice in snapshot.notices))
 
     def steps_of(self, rank):
-        """All that were seen, by number."""
         return {number: step for (r, number), step in sorted(self.steps.items()) if r == rank}
 
     def outcome(self, key, states=()):
-        """What became of a command; or how far it is, once that is one of these states."""
-
         def found(snapshot):
             for each in snapshot.commands:
                 if each.id == key and (each.state in states if states else each.done):
@@ -171,7 +161,6 @@ class Dashboard:
         return self.until_it_has_ended(job)
 
     def goes_on(self, steps=10):
-        """The job trains on from here."""
         last = [view.last.step for view in self.session.tick().ranks]
         self.until(
             lambda snapshot: all(

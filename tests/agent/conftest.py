@@ -37,8 +37,6 @@ RANK_TIMEOUT_S = 200
 
 @dataclass
 class Finished:
-    """How a job of some ranks ended."""
-
     codes: list[int]
     outs: list[str]
     errs: list[str]
@@ -120,7 +118,6 @@ class ListeningHub:
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """A socket directory of this test's own."""
     with socket_directory() as path:
         yield path
 
@@ -169,7 +166,6 @@ def run_ranks(tmp_path: Path, sockets: Path, warm: Warm) -> Run:
 
 @pytest.fixture(scope="module")
 def run_ranks_once(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Run]:
-    """The same for a job that several tests of a module look at."""
     with socket_directory():
         yield functools.partial(run_job, warm, tmp_path_factory.mktemp("job"))
 
@@ -205,8 +201,6 @@ def start(tmp_path, warm):
 
 @pytest.fixture
 def losses_alone(start):
-    """The losses of as many steps as a job made, without us."""
-
     def train(job, **options):
         alone = start(words=(), steps=len(job.losses()[0].split()), **options)
         assert alone.process.wait(PATIENT_S) == 0, alone.log()
@@ -217,7 +211,6 @@ def losses_alone(start):
 
 @pytest.fixture
 def watch():
-    """Makes dashboards without a screen."""
     made = []
 
     def make():
@@ -231,7 +224,6 @@ def watch():
 
 @pytest.fixture
 def dashboard(shared, watch) -> Dashboard:
-    """One beside the shared job, which trains."""
     made = watch()
     made.until_it_trains()
     return made

@@ -12,8 +12,6 @@ from tests.processes import eventually
 
 
 class Fakes:
-    """A sender whose hub answers what a test says, and the notices."""
-
     def __init__(self, rank, **place):
         values = {"local_rank": 0, "world_size": 2, "local_world_size": 1, "starts_hub": True, **place}
         self.place = RankPlacement("job-1", rank, host="here", **values)

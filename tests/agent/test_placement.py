@@ -161,8 +161,6 @@ def test_variables_of_a_batch_shell_place_no_rank(shell):
 
 @pytest.fixture
 def group():
-    """Makes the process group of a rank that need not meet others."""
-
     def make(rank, world_size, store=None):
         from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 

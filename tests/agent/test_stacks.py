@@ -45,7 +45,6 @@ def thread_in(*functions) -> Iterator[int]:
 
 
 def lines(sampler):
-    """Those of the next message."""
     return sampler.take(0, S).lines
 
 

@@ -18,8 +18,6 @@ LIMIT_S = 60.0
 
 
 class Recording(Action):
-    """An action that acts for some steps, and then has something to finish."""
-
     acts = "recording"
     finishes = "writing"
     done = "written"
@@ -57,8 +55,6 @@ class Recording(Action):
 
 
 class Changing(Recording):
-    """One that all ranks have to make together."""
-
     acts = "changing"
     finishes = ""
     done = "changed"
@@ -102,7 +98,6 @@ class CommandedRank:
         self.executor.serve(deque(waiting))
 
     def train(self):
-        """One step; as the agent does at its boundary."""
         self.step += 1
         if (armed := self.executor.armed) is not None:
             armed.on_boundary(self.step)
@@ -114,7 +109,6 @@ class CommandedRank:
             self.join()  # it notices and counts once it has reported
 
     def wait_for(self, state):
-        """As `train_until`, without a step."""
         eventually(lambda: self.reported and self.last[0] == state)
 
     def join(self):

@@ -122,7 +122,6 @@ WHOLE = '{"traceEvents": []}\n'
 
 @pytest.fixture
 def temporary(tmp_path_factory, monkeypatch):
-    """The temporary directory, if the job's folder is not to be used."""
     path = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(capture, "temporary_folder", lambda: path)
     return path / f"{capture.FOLDER}-{os.geteuid()}"
@@ -130,7 +129,6 @@ def temporary(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def notices():
-    """What a person is told."""
     return []
 
 

@@ -20,7 +20,6 @@ from tests.processes import eventually
 
 @pytest.fixture
 def stuck(monkeypatch):
-    """A store that does not answer until this is set."""
     thaw = threading.Event()
     join_commit = executor.join_commit
     monkeypatch.setattr(executor, "join_commit", lambda *args: thaw.wait() and join_commit(*args))

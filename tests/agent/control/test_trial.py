@@ -30,8 +30,6 @@ def trial_of_3():
 
 
 class Setting(SettingAction):
-    """Sets a value of the test's, over as many boundaries as it takes."""
-
     def __init__(self, values, value, *, takes=1, fails="", undo_fails="", takes_back=1):
         self.values = values
         self.value = value
@@ -81,8 +79,6 @@ def trained(job):
 
 @pytest.fixture
 def try_3(make_job):
-    """Has a rank try the value 3 in place of 1, by a Setting with these options."""
-
     def start(**options):
         job = make_job(KnobTrial(Setting([1], 3, **options), STEPS))
         job.receive(trial_of_3())
@@ -146,8 +142,6 @@ def test_script_knob_goes_back_to_what_was_set_or_its_default(before):
 
 
 class Noted(HostDelay):
-    """Counts instead of sleeping."""
-
     def __call__(self):
         self._timed_ns.append(2_000_000)
 

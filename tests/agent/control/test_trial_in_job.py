@@ -18,7 +18,6 @@ DELAY_NS = 60_000_000
 
 
 def used(job, rank):
-    """The number of batches in each iteration so far."""
     return (job.folder / f"accumulation{rank}").read_text().split()
 
 

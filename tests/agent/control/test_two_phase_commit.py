@@ -26,8 +26,6 @@ QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3, "resolve_limit_s"
 
 
 class Rank:
-    """A rank that trains at its own pace and does what it agreed on, if anything."""
-
     def __init__(self, rank, store, world_size=RANKS, step=0, step_s=0.001, said_ns=None, **options):
         self.step = step
         self.armed = None
@@ -74,7 +72,6 @@ def server():
 
 @pytest.fixture(scope="module")
 def connections(server):
-    """One for each rank, as clones of the job's store are."""
     own = [server.clone() for _ in range(RANKS)]
     for each in own:
         each.set_timeout(timedelta(seconds=5))
@@ -92,7 +89,6 @@ def all_ranks(stores, of_rank=lambda rank: {}):
 
 
 def decide(ranks):
-    """What they agree on, where none trains on."""
     for rank in ranks:
         rank.agreeing.start()
     for rank in ranks:
@@ -102,7 +98,6 @@ def decide(ranks):
 
 
 def run(ranks, meanwhile=lambda: None):
-    """What they agree on; all of them act at that step, or none does."""
     for rank in ranks:
         rank.training.start()
         rank.agreeing.start()
@@ -159,7 +154,6 @@ READY = "5 1000000"
     ids=["two never answer", "no rank 0", "rank 0 dies with its plan", "a rank dies once it was ready"],
 )
 def test_missing_rank_is_named_and_no_rank_acts(stores, there, posted, reason):
-    """Those that are not but have said something have posted it."""
     for key, value in posted.items():
         stores[0].set(key, value)
     decision = run([Rank(there, stores[there])])
@@ -214,7 +208,6 @@ def test_the_decision_stays_for_a_rank_that_has_not_read_it(stores):
 
 
 def at_position(words, group="all"):
-    """Where a rank says that it stood, in words about the step that it is asked about."""
     return {"position": lambda step: Position(group, words.format(step))}
 
 

@@ -10,8 +10,6 @@ from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 
 
 class Loop:
-    """An optimizer whose hook asks for something, and a log of what happened when."""
-
     def __init__(self):
         self.log = []
         self.after = AfterOptimizer()
@@ -29,7 +27,6 @@ AT_ONCE = ["hook", "called", "hook ends"]
 
 @pytest.fixture
 def loop():
-    """A loop whose watch leaves nothing in torch."""
     before = (record_function.__enter__, record_function.__exit__)
     made = Loop()
     made.after.start()

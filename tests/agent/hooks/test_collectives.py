@@ -94,8 +94,6 @@ dist.all_reduce(ones(4), group=alone)
 
 
 class Case(NamedTuple):
-    """What some steps do, and what is to be seen of it."""
-
     body: str
     ops: dict[str, int | None]
     """Bytes of each op."""
@@ -251,7 +249,6 @@ dist.destroy_process_group()
 
 
 def test_collective_has_the_same_number_on_all_ranks(run_ranks) -> None:
-    """Also those in steps that are not measured count, and sends among some ranks do not."""
     job = run_ranks(PRELUDE + NUMBERED, nproc=3, options=("--every", "2"), forked=True)
     assert job.codes == [0, 0, 0], job.errs
     numbers = {

@@ -15,12 +15,10 @@ JOB = Path(__file__).parent / "compiled_job.py"
 
 
 def printed(job: Finished, rank: int) -> dict[str, dict]:
-    """By way: losses and Dynamo's counts."""
     return {each["way"]: each for each in map(json.loads, job.outs[rank].splitlines())}
 
 
 def words(err: str) -> list[str]:
-    """What it wrote to stderr, less times and pids."""
     return [re.sub(r"\d\d:\d\d:\d\d\.\d+( \d+)?", "", line) for line in err.splitlines()]
 
 

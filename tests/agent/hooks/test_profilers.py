@@ -15,8 +15,6 @@ FUNCTIONS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 
 
 class Watched:
-    """A watch, and what it says in order."""
-
     def __init__(self, patch, failing=""):
         """Torch's own functions, of which one may fail, are put back afterwards."""
 
@@ -31,7 +29,6 @@ class Watched:
         self.watch.install()
 
     def changes(self):
-        """Whether it ran, without repetitions."""
         return [running for running, _ in groupby(self.said)]
 
 

@@ -15,8 +15,6 @@ S = ["step"]
 
 
 class Recorder:
-    """What the hooks saw, in order: edges, and "step" at each boundary."""
-
     def __init__(self):
         self.seen, faults = [], []
         self.faults = faults
@@ -139,8 +137,6 @@ def test_a_backward_or_a_step_that_raises_does_not_hide_the_next(recorder, weigh
 
 
 class OwnOptimizer:
-    """As trainers write it that do not derive from torch's."""
-
     def step(self, weight):
         with torch.no_grad():
             weight -= 0.1 * weight.grad
@@ -148,7 +144,6 @@ class OwnOptimizer:
 
 @pytest.fixture
 def alone(recorder, monkeypatch):
-    """A recorder in a process that has no torch.optim.Optimizer."""
     monkeypatch.setattr(steps.gc, "get_objects", list)
     return recorder
 

@@ -10,8 +10,6 @@ import pytest
 
 @pytest.fixture
 def train_twice(run_ranks) -> Callable[..., None]:
-    """Runs one of the jobs that train twice, with changes and without, and fail where that is seen."""
-
     def train(
         job: str, nproc: int, steps: int, changes: int, *variants: str, backend: str = "gloo"
     ) -> None:

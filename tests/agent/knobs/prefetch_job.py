@@ -69,7 +69,6 @@ class Model(nn.Module):
         return self.leave(x)
 
     def half(self, x):
-        """The first blocks only."""
         x = self.enter(x)
         for block in self.blocks[2:]:
             x = block(x)
@@ -95,8 +94,6 @@ def make(name: str) -> Model:
 
 
 class Prefetches:
-    """Counts the gathers that are asked for ahead, in each pass."""
-
     def __init__(self) -> None:
         self.counts = {"forward": 0, "backward": 0}
         ask = FSDPParamGroup._prefetch_unshard
@@ -176,13 +173,11 @@ def train(
 
 
 def lists_of(units: FsdpUnits) -> list[list[int]]:
-    """What each unit asks for ahead, in both passes."""
     lists = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
     return [[id(each) for each in getattr(state, name)[:]] for name in lists for state in units.alive()]
 
 
 def gathered_ahead(depth: int) -> int:
-    """Gathers asked for ahead in one pass over all units."""
     return sum(min(depth, UNITS - 1 - at) for at in range(UNITS))
 
 
@@ -204,7 +199,6 @@ def expected_values(original: list[str], change_at: dict[int, tuple[str, int | N
 
 
 def check_gathers(name: str, plain: dict, changed: dict) -> None:
-    """As many were asked for ahead as the depths say."""
     own = plain["asked"][0]
     if name == "given":
         assert changed["original"] == [OWN_LISTS, OWN_LISTS]

@@ -114,7 +114,6 @@ def test_refusal_has_a_reason_and_leaves_no_watch(run_ranks):
 
 
 def unit(*, weights=1):
-    """A unit's state, with so many weights in bfloat16."""
     parameters = [SimpleNamespace(param_dtype=torch.bfloat16, _orig_size=torch.Size([weights]))]
     groups = [SimpleNamespace(fsdp_params=parameters)] if weights else []
     return SimpleNamespace(_fsdp_param_groups=groups, _device=torch.device("cuda", 0))

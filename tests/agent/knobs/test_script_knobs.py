@@ -137,7 +137,6 @@ class Group:
 
 @pytest.fixture
 def world(monkeypatch):
-    """The group of all ranks of a job that is not alone."""
     group = Group()
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "group", type("", (), {"WORLD": group}))
@@ -171,8 +170,6 @@ KNOB = Knob("depth", 2, "2", "1", 0, 4)
 
 
 class Provided:
-    """A kind of knob of which there is one, and how often it was asked for."""
-
     def __init__(self, *there):
         self.there = list(there)
         self.asked = 0

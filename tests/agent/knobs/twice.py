@@ -29,19 +29,16 @@ def begin(variants: Iterable[str]) -> tuple[int, int, list[str]]:
 
 
 def end() -> None:
-    """Say that all was well, and on what."""
     print(dist.get_backend(), flush=True)
     dist.destroy_process_group()
 
 
 def check_same(plain: dict, changed: dict) -> None:
-    """Not a bit of what was trained is another one."""
     assert plain["losses"] == changed["losses"]
     assert torch.equal(plain["weights"], changed["weights"])
 
 
 def check_alike(*facts: object) -> None:
-    """All ranks have the same facts."""
     theirs: list[object] = [None] * dist.get_world_size()
     dist.all_gather_object(theirs, facts)
     assert all(each == facts for each in theirs), theirs

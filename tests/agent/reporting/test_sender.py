@@ -33,7 +33,6 @@ def sender(sockets: Path) -> Iterator[Sender]:
 
 @pytest.fixture
 def hub(sockets: Path) -> Iterator[socket.socket]:
-    """The socket that a hub listens at."""
     job_dir("job-1", create=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.bind(str(ranks_socket("job-1")))
@@ -52,8 +51,6 @@ def test_hub_is_told_where_to_record(sockets, monkeypatch):
 
 
 class Reader:
-    """The hub's end of a new connection of the sender's."""
-
     def __init__(self, hub: socket.socket, sender: Sender) -> None:
         sender._retry_at = 0.0
         sender.pump()

@@ -35,7 +35,6 @@ def both(*words: str, folder: Path, **environment: str) -> tuple[Completed, Comp
 
 
 def same(plain: Completed, with_agent: Completed, status: int = 0) -> None:
-    """Both ended with this status, and with the same words."""
     assert plain.returncode == status, plain.stderr
     assert with_agent.stdout == plain.stdout
     assert with_agent.stderr == plain.stderr

@@ -35,7 +35,6 @@ def names() -> tuple[str, ...]:
 
 
 def traps(folder: Path) -> Path:
-    """A folder with a module for each of these names that must not be imported."""
     folder.mkdir(exist_ok=True)
     for name in names():
         (folder / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")

@@ -17,7 +17,6 @@ from tests.agent.script.conftest import AGENT, both, same
 
 
 def test_script_named_by_a_relative_path_is_that_script(script):
-    """Its own words about itself, and its traceback, after it has gone to another directory."""
     path = script(
         "import os, sys\n"
         "print(__file__, sys.argv, sys.path[0], globals().get('__cached__', 'absent'))\n"

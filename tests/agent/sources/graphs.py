@@ -4,8 +4,6 @@ import torch
 
 
 class FakeGraph:
-    """Stands where torch.cuda.CUDAGraph does."""
-
     def __init__(self):
         self.calls = []
         self.fault = None

@@ -58,12 +58,10 @@ class Recording(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, name: str) -> Self:
-        """One of RECORDED."""
         with gzip.open(Path(__file__).parent / "data" / f"{name}.json.gz") as file:
             return msgspec.json.decode(file.read(), type=cls)
 
     def activities(self) -> Activities:
-        """All records of the burst, read as the tracer reads them."""
         return layouts.read(b"".join(self.buffers), layouts.sizes_for(self.cupti_version))
 
     def names(self, rules: LaneRules) -> KernelNames:
@@ -71,11 +69,9 @@ class Recording(msgspec.Struct, frozen=True):
         return KernelNames(rules, lambda address: self.kernel_names[address].encode())
 
     def launches(self) -> list[CollectiveCall]:
-        """What the flight recorder tells."""
         return launches_of(self.entries, self.groups)
 
     def steps(self, rules: LaneRules | None = None) -> list[TracedStep]:
-        """The steps of the burst."""
         rules = rules or LaneRules()
         return read_steps(self.activities(), self.marks, self.names(rules), rules, self.clock_offset_ns)
 

@@ -18,7 +18,6 @@ CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0)
 
 
 def step(number=0, begin=0, collectives=(), waits=(), edges=(), detailed=True):
-    """A step of 100 ns."""
     return RecordedStep(
         number,
         detailed,

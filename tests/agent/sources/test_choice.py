@@ -11,8 +11,6 @@ from overlaptop.agent.sources.cupti.holders import TOOLS
 
 
 class Sources:
-    """Stand-ins for the three sources, which note what is asked of them."""
-
     def __init__(self, patch):
         self.tried = []
         self.refusals = {}

@@ -105,7 +105,6 @@ def issue(chance, count, several_at=()):
 
 
 def is_right(truth, matched):
-    """Whether each kernel that was matched belongs to the launch that it was matched to."""
     launch_of = {each.start_ns: launched for launched, kernels in truth for each in kernels}
     return all(launch_of[each.start_ns] == launched for launched, some in matched for each in some)
 

@@ -43,7 +43,6 @@ ZEROS = dict.fromkeys(ACTIVITY.names, 0)
 
 
 def fields_of(kind):
-    """Each field's name, offset and code."""
     words = FIELDS[kind].split()
     return [(name, int(at[:-1]), at[-1]) for name, at in zip(words[::2], words[1::2], strict=True)]
 
@@ -182,7 +181,6 @@ class FakeCupti:
         self._held.clear()
 
     def happens(self, kind=MEMSET, **fields):
-        """One activity; dropped where nobody asked for its kind."""
         if kind not in self.enabled:
             return
         raw = record(kind, ZEROS | {"start_ns": 5, "end_ns": 7} | fields)
@@ -208,7 +206,6 @@ def cupti(monkeypatch) -> FakeCupti:
 
 @pytest.fixture
 def traced(cupti) -> Tracer:
-    """A tracer that has begun."""
     made = Tracer()
     assert made.outstanding == 0
     made.start()
@@ -216,7 +213,6 @@ def traced(cupti) -> Tracer:
 
 
 def finish(traced):
-    """Which launches are in the trace."""
     traced.stop()
     traced.gather()
     assert traced.outstanding == 0

@@ -37,7 +37,6 @@ def entry(
     other=0,
     record=0,
 ):
-    """One operation as the flight recorder tells of it; ``other``: its number of the other kind."""
     outputs = sizes if out is None else out
     return {
         "record_id": record,
@@ -171,7 +170,6 @@ def test_numbers_used_up_by_batches_are_left_out():
 
 
 def links(entries, nodes=1):
-    """What the rank sends and receives in each launch."""
     return [each.link for each in launches_of(entries, GROUPS, lambda ranks: nodes)]
 
 
@@ -224,8 +222,6 @@ def test_link_bytes_are_unknown_without_their_facts():
 
 @pytest.fixture
 def dumping(monkeypatch):
-    """A recorder that gives this content."""
-
     def recorder(content):
         raw = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
 
@@ -293,7 +289,6 @@ def test_dump_that_wants_to_run_something_is_refused(dumping, tmp_path):
 
 
 def changed(**fields):
-    """A dump of one entry that differs in these fields."""
     return content({**entry("all_reduce"), **fields})
 
 

@@ -17,8 +17,6 @@ ON_A_GPU = replace(CALL, backend="nccl", device_type="cuda", device_index=0)
 
 
 class Done:
-    """A Work that has ended."""
-
     def get_future(self):
         return self
 
@@ -55,7 +53,6 @@ def wait(source):
 
 
 def totals(source):
-    """End the step; it as it is sent."""
     source.boundary(0)
     [measured] = source.take()
     return reporter.totals(measured, 0, source.lost)

@@ -45,7 +45,6 @@ def reread(burst, activities, marks=None, rules=None):
 
 
 def plain(steps):
-    """Steps as values that can be compared."""
     return [
         [
             spans.flatten(value) if field.name in LANES else value
@@ -141,7 +140,6 @@ def shuffled(activities):
 
 
 def wrapping(activities):
-    """Launch numbers that wrap around after a hundred."""
     numbers = activities["correlation"].astype(np.int64)
     activities["correlation"] = (numbers - numbers.min() - 100) % 2**32
     return activities

@@ -136,7 +136,6 @@ class Gpu:
 
 
 def install(patch, gpu):
-    """Put the GPU where the source looks for one."""
     for variable in TOOLS:
         patch.delenv(variable, raising=False)
     patch.setattr(torch.version, "cuda", "13.0")
@@ -166,7 +165,6 @@ class MeasuredJob:
         """Of each step."""
 
     def step(self):
-        """One iteration, up to its end."""
         gpu, source = self.gpu, self.source
         source.boundary(self.next_step)
         self.next_step += 1
@@ -191,7 +189,6 @@ class MeasuredJob:
             self.take()
 
     def until(self, there, limit=200):
-        """Run until it is so, a step and a round at a time."""
         for _ in range(limit):
             if there():
                 return
@@ -216,13 +213,11 @@ class MeasuredJob:
         return [each for each in self.taken if each.detailed]
 
     def recovers(self):
-        """Whether steps are measured again, and none got lost."""
         done = len(self.detailed())
         self.run(60)
         return len(self.detailed()) > done and self.is_whole() and not self.source.gave_up
 
     def is_whole(self):
-        """Whether each step came out once, in order."""
         return [each.step for each in self.taken] == list(range(len(self.taken)))
 
 

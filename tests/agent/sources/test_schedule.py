@@ -44,7 +44,6 @@ class Job:
         self._untold: deque[tuple[float, int, int, bool]] = deque()
 
     def run(self, seconds: float) -> list[bool]:
-        """Whether each step of so long was measured."""
         until_s, measured = self.now_s + seconds, []
         while self.now_s < until_s:
             measured.append(self.schedule.measures(self.step))

@@ -72,8 +72,6 @@ _NUMBERS = {
 
 
 class Driver:
-    """Functions by their names in the library, called with what pynvml passes."""
-
     def __init__(self, *gpus: Gpu, topology: dict[frozenset[str], int] | None = None) -> None:
         self.gpus = list(gpus)
         self.topology = topology or {}

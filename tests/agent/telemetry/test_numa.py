@@ -177,7 +177,6 @@ def test_placement_without_the_files_is_unknown_with_reasons(tmp_path: Path) -> 
 
 
 def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) -> None:
-    """The GPU is on the last node."""
     free, near, far = (
         watched(expand(f"four-nodes-{how}", tmp_path / how), GpuPlace("0000:81:00.0"), environ={})
         for how in ("unbound", "bound", "wrong")

@@ -27,8 +27,6 @@ TX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 
 
 class Sampled:
-    """The rates of the first GPU of a driver, at the pace of the test."""
-
     def __init__(self, driver: Driver, nvml: Nvml, nvlinks: int) -> None:
         self.driver = driver
         self.gpu = driver.gpus[0]
@@ -41,8 +39,6 @@ class Sampled:
 
 @pytest.fixture
 def sampled(opened):
-    """Begins to sample: by default an H200 of a pair."""
-
     def begin(driver: Driver | None = None, nvlinks: int = 18) -> Sampled:
         driver = driver or machines.h200_pair()
         return Sampled(driver, opened(driver), nvlinks)

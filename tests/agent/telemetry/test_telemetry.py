@@ -38,8 +38,6 @@ SECOND = JobGpu(machines.uuid(2), "0000:00:07.0", "NVIDIA H200")
 
 
 class Hub:
-    """A sender whose messages the test reads."""
-
     def __init__(self) -> None:
         self.connections = 1
         self.sent: list[Message] = []
@@ -58,8 +56,6 @@ class Hub:
 
 
 class Beside:
-    """Telemetry as the agent drives it, at the pace of the test."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool = True) -> None:
         self.notices: list[tuple[str, str]] = []
         self.hub = Hub()

@@ -30,7 +30,6 @@ def read(machine: Machine, root: Path) -> Topology:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_nodes_with_cpus_or_memory_are_listed(name: str, tmp_path: Path) -> None:
-    """Places that are kept for memory to come are no nodes."""
     machine = MACHINES[name]
     topology = read(machine, tmp_path)
     assert topology.unknown == ()
@@ -68,7 +67,6 @@ def test_nearest_adapter_is_behind_the_same_switch(tmp_path: Path) -> None:
 def adapters(
     gpu_node: int, infiniband_node: int, ethernet_node: int, infiniband: tuple[str, ...] = ("mlx5_0",)
 ) -> Machine:
-    """None shares a bridge with the GPU."""
     return Machine(
         nodes={0: Node("0-3"), 1: Node("4-7")},
         gpus=[Device(("pci0000:00", "0000:01:00.0"), gpu_node)],

@@ -54,8 +54,6 @@ class Machine:
 
 @dataclass(frozen=True)
 class Process:
-    """What /proc/self says."""
-
     cpus: str
     threads: Sequence[int] = (0,)
     """On which CPU each last ran."""
@@ -64,7 +62,6 @@ class Process:
 
 
 def expand(name: str, root: Path) -> Path:
-    """Write the recorded tree `name` below `root`."""
     for line in (DATA / f"{name}.tree").read_text().splitlines():
         path, tab, content = line.partition("\t")
         if tab:
@@ -76,7 +73,6 @@ def expand(name: str, root: Path) -> Path:
 
 
 def watched(root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN) -> NumaFacts:
-    """What the real reading code finds below `root`."""
     watch = NumaMonitor(3, Topology.read(root), place, root, environ=environ)
     for _ in range(MAX_THREADS // THREADS_AT_A_TIME):
         found = watch.facts()
@@ -116,7 +112,6 @@ def lay_out(machine: Machine, process: Process, root: Path) -> Path:
 
 
 def set_process(process: Process, root: Path) -> None:
-    """Write what /proc/self says, over what it said before."""
     _write(root, "proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{process.cpus}\nThreads:\t1\n")
     for number, cpu in enumerate(process.threads, 100):
         # From the third field on; the name holds what a careless reader trips over.
@@ -139,7 +134,6 @@ def _plug(root: Path, device: Device) -> None:
 
 
 def _show(root: Path, device: Device, kind: str, name: str) -> None:
-    """Show a device under a class, with the link back."""
     folder = f"{_folder(device)}/{kind}/{name}"
     _link(root, f"{folder}/device", "../..")
     _link(root, f"sys/class/{kind}/{name}", f"../../{folder.removeprefix('sys/')}")
