@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from overlaptop.records import schema
 from tests.commands.running import run_here
@@ -13,7 +12,7 @@ BEGIN = "<!-- From here: made from overlaptop/records.py; UPDATE_SNAPSHOTS=1 wri
 END = "<!-- To here. -->\n"
 
 
-def type_of(of: dict[str, Any]) -> str:
+def type_of(of):
     """A field's type, as a reader of JSON would say it."""
     if "anyOf" in of:
         return " or ".join(map(type_of, of["anyOf"]))
@@ -26,13 +25,13 @@ def type_of(of: dict[str, Any]) -> str:
     return of.get("type", "any")
 
 
-def description_of(of: dict[str, Any]) -> str:
+def description_of(of):
     return of.get("description") or next(
         (found for each in of.get("anyOf", ()) if (found := description_of(each))), ""
     )
 
 
-def reference() -> str:
+def reference():
     """A section for each record."""
     lines = []
     for each in schema()["$defs"].values():
@@ -52,7 +51,7 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_reference_in_docs_is_that_of_the_code() -> None:
+def test_reference_in_docs_is_that_of_the_code():
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
@@ -62,7 +61,7 @@ def test_reference_in_docs_is_that_of_the_code() -> None:
     assert PAGE.read_text() == made
 
 
-def test_schema_is_printed_and_knows_every_type() -> None:
+def test_schema_is_printed_and_knows_every_type():
     done = run_here("--json-schema")
     assert (done.returncode, done.stderr) == (0, "")
     printed = json.loads(done.stdout)

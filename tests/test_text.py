@@ -55,7 +55,7 @@ from overlaptop.text import (
         }),
     ],
 )  # fmt: skip
-def test_quantities_have_three_digits_and_a_unit_and_what_is_unknown_a_dash(write, written):
+def test_quantities_have_three_digits_and_a_unit_or_a_dash(write, written):
     assert {value: write(value) for value in written} == written
 
 

@@ -1,9 +1,8 @@
 """What the tests of the command line share: private socket folders, and a count of what is left behind."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -11,20 +10,20 @@ from overlaptop.commands import following, stream, trials, tune
 from overlaptop.commands import set as setting
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
-from tests.warm import Warm, WarmRanks
+from tests.warm import WarmRanks
 
 StartRanks = Callable[..., WarmRanks]
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly(monkeypatch):
     """A job without processes is looked at without a pause."""
     for module in (following, setting, stream, trials, tune):
         monkeypatch.setattr(module, "TICK_S", 0.0)
 
 
 @pytest.fixture
-def start_ranks(warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
+def start_ranks(warm, tmp_path):
     """``start_ranks(workload, *options, ranks=2)``: a bundled workload with its agent, without torchrun.
 
     For tests of who watches a job, however it was started: it takes a fraction of the time. Its ranks do
@@ -32,7 +31,7 @@ def start_ranks(warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
     """
     with ExitStack() as stack:
 
-        def start(workload: str, *options: str, ranks: int = 2) -> WarmRanks:
+        def start(workload, *options, ranks=2):
             log = stack.enter_context((tmp_path / uuid.uuid4().hex).open("w+"))
             words = ["-m", "overlaptop.agent", str(find(workload).path), *options]
             job = WarmRanks(warm, words, ranks, tmp_path, log, log)

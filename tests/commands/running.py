@@ -12,7 +12,6 @@ import sys
 import termios
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from typing import IO, Any, Self
 
 import msgspec
 
@@ -29,7 +28,7 @@ STEPS = b"1 collective"
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 
 
-def run_here(*words: object) -> subprocess.CompletedProcess[str]:
+def run_here(*words):
     """Run a command line in this process: its exit status and output."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -40,7 +39,7 @@ def run_here(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
-def overlaptop(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def overlaptop(*words, **options):
     """Run a command line in a process of its own, without input."""
     return subprocess.run(
         [*OVERLAPTOP, *words],
@@ -48,7 +47,7 @@ def overlaptop(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def run_code(code: str, *words: str) -> tuple[str, str, set[str]]:
+def run_code(code, *words):
     """Run Python code in a process of its own: its stdout, stderr and the packages it imported."""
     program = f"import sys\n{code}\nprint('loaded:', *sys.modules, file=sys.__stderr__)"
     command = [sys.executable, "-c", program, *words]
@@ -58,7 +57,7 @@ def run_code(code: str, *words: str) -> tuple[str, str, set[str]]:
     return done.stdout, err, {name.partition(".")[0] for name in loaded.split()}
 
 
-def records(text: str) -> list[dict[str, Any]]:
+def records(text):
     """Lines of JSON, each of which is as its record is declared."""
     found = [json.loads(line) for line in text.splitlines()]
     for record in found:
@@ -66,7 +65,7 @@ def records(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def is_declared(record: dict[str, Any], declared: type[Record]) -> bool:
+def is_declared(record, declared):
     """Whether a record has the fields of this class, and values of their types."""
     try:
         msgspec.convert(record, declared)
@@ -78,7 +77,7 @@ def is_declared(record: dict[str, Any], declared: type[Record]) -> bool:
 class Terminal:
     """A program on a terminal of 120 columns and 32 rows. A context manager: what still runs is killed."""
 
-    def __init__(self, *words: str, stderr: IO[bytes] | None = None) -> None:
+    def __init__(self, *words, stderr=None):
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 32, 120, 0, 0))
         self.process = subprocess.Popen(
@@ -89,37 +88,37 @@ class Terminal:
         os.close(theirs)
         self.seen = b""
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.process.kill()
         self.process.wait(20)
         if self._ours >= 0:
             os.close(self._ours)
 
-    def read_until(self, text: bytes, limit_s: float = START_LIMIT_S) -> None:
+    def read_until(self, text, limit_s=START_LIMIT_S):
         deadline_s = time.monotonic() + limit_s
         while text not in self.seen:
             assert time.monotonic() < deadline_s, self.seen[-3000:]
             if not self._read():
                 raise AssertionError(self.seen[-3000:])
 
-    def type(self, keys: str) -> None:
+    def type(self, keys):
         os.write(self._ours, keys.encode())
 
-    def close_window(self) -> None:
+    def close_window(self):
         """Take the terminal away, as closing its window does."""
         os.close(self._ours)
         self._ours = -1
 
-    def wait(self) -> int:
+    def wait(self):
         """Read to the program's end; its exit status."""
         while self._ours >= 0 and self._read():
             pass
         return self.process.wait(START_LIMIT_S)
 
-    def _read(self) -> bool:
+    def _read(self):
         ended = self.process.poll() is not None  # before it is read: what it writes last may come after
         ready, _, _ = select.select([self._ours], [], [], 0.5)
         try:

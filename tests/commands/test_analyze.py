@@ -1,7 +1,6 @@
 """``overlaptop analyze``: what it prints, what it draws, and how it refuses files that are no traces."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ from tests.formats.traces import DATA, kernel, mark, nccl, small_job, write
 from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_here
 
 
-def run_analyze(*words: object) -> subprocess.CompletedProcess[str]:
+def run_analyze(*words):
     return run_here("analyze", *words)
 
 
-def records_of(*words: object) -> list[dict]:
+def records_of(*words):
     done = run_analyze(*words, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return records(done.stdout)
@@ -24,7 +23,7 @@ def records_of(*words: object) -> list[dict]:
 # Records
 
 
-def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -> None:
+def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path):
     found = [each for each in records_of(small_job(tmp_path)) if each["type"] != "collective"]
     assert [(each["type"], each["rank"], each.get("step")) for each in found] == [
         ("step", 0, 5), ("step", 0, 6), ("step", 1, 5), ("step", 1, 6), ("rank", 0, None), ("rank", 1, None)
@@ -37,7 +36,7 @@ def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -
     assert rank["overlap"] == 2 / 3
 
 
-def test_json_tells_waiting_from_transferring_in_each_step_and_rank() -> None:
+def test_json_tells_waiting_from_transferring():
     found = [each for each in records_of(DATA / "ddp_25mb") if each["type"] in ("step", "rank")]
     assert {each["late_rank"] for each in found} == {2}
     for each in found:
@@ -47,13 +46,13 @@ def test_json_tells_waiting_from_transferring_in_each_step_and_rank() -> None:
     assert (by_hta["wait_ns"], by_hta["not_attributed_ns"], by_hta["late_rank"]) == (None, None, None)
 
 
-def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
+def test_a_lane_rule_moves_kernels(tmp_path):
     path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_exchange", stream=8))
     assert records_of(path)[-1]["comm_ns"] == 0
     assert records_of(path, "--lane", "comm=my_ex")[-1]["overlap"] == 0.5
 
 
-def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
+def test_missing_ranks_are_reported_beside_the_records(tmp_path):
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
     done = run_analyze(tmp_path, "--json")
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
@@ -67,7 +66,7 @@ def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
 # The table
 
 
-def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
+def test_without_a_terminal_there_is_a_table(tmp_path):
     done = run_analyze(small_job(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -83,7 +82,7 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
-def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
+def test_without_a_gpu_the_table_marks_its_figures_as_bounds():
     lines = run_analyze(DATA / "ddp_gloo").stdout.splitlines()
     assert "overlap ≤78.7 %" in lines[2]
     assert [line.split()[2] for line in lines[4:6]] == ["89.7", "73.7"]
@@ -102,18 +101,18 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
         ),
     ],
 )
-def test_a_line_says_who_is_late_and_what_that_costs(name: str, words: str) -> None:
+def test_a_line_says_who_is_late_and_what_that_costs(name, words):
     assert run_analyze(DATA / name).stdout.splitlines()[1].startswith(words)
     assert words not in run_analyze(DATA / name, "--hta").stdout
 
 
-def test_a_line_says_why_it_is_not_known_who_is_late() -> None:
+def test_a_line_says_why_it_is_not_known_who_is_late():
     lines = run_analyze(DATA / "ddp_25mb" / "rank0.json.gz").stdout.splitlines()
     assert lines[1] == "who waits for whom is not known: no other rank of its group is known"
     assert re.split(r"  +", lines[-1].strip()) == ["4", "0", "–", "–", "–", "–", "21.8 ms", "–"]
 
 
-def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_step() -> None:
+def test_tables_split_the_communication_of_ranks_and_steps():
     lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
     whole, steps = (at for at, line in enumerate(lines) if "of it exposed" in line)
     found = [re.split(r"  +", line.strip()) for line in lines]
@@ -126,7 +125,7 @@ def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_
     assert len(lines[steps + 1 :]) == 3 * 4
 
 
-def test_an_option_chooses_a_step_for_the_table_and_the_records() -> None:
+def test_an_option_chooses_a_step_for_the_table_and_the_records():
     lines = run_analyze(DATA / "ddp_25mb", "--step", "3").stdout.splitlines()
     assert lines[1].startswith("rank 2 is late in 25 of 25 collectives; the others wait ")
     assert lines[2].startswith("step 3, all ranks   overlap ")
@@ -148,13 +147,13 @@ def test_an_option_chooses_a_step_for_the_table_and_the_records() -> None:
 @pytest.mark.parametrize(
     ("options", "words"), [(["7"], "there is no step 7, only 2-4"), (["3", "--hta"], "leave out --step")]
 )
-def test_a_step_that_is_not_there_is_a_usage_error(options: list[str], words: str) -> None:
+def test_a_step_that_is_not_there_is_a_usage_error(options, words):
     done = run_analyze(DATA / "ddp_25mb", "--step", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
 
 
-def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path: Path) -> None:
+def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path):
     for rank in (0, 1):
         events = [mark(step, 100 * step, 99) for step in range(50)]
         for step in range(50):
@@ -173,7 +172,7 @@ def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path: Path) -> N
 # Files that are no traces
 
 
-def hostile(folder: Path) -> dict[Path, str]:
+def hostile(folder):
     """Files and the words expected of each; tests/formats has all that may be wrong with one."""
     made = {
         "empty": (b"", "does not begin with a JSON object"),
@@ -187,7 +186,7 @@ def hostile(folder: Path) -> dict[Path, str]:
     return found | {folder / "none": "no trace in this folder"}
 
 
-def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path: Path) -> None:
+def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path):
     for path, words in hostile(tmp_path).items():
         for options in (["--json"], ["--json", "--hta"], []):
             done = run_analyze(path, *options)
@@ -196,7 +195,7 @@ def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path: Path) -> None:
             assert words in done.stderr
 
 
-def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_a_hostile_name_does_not_reach_the_terminal(tmp_path):
     path = tmp_path / "\x1b[2J\n.json"
     path.write_text("{}")
     done = run_analyze(path)
@@ -212,7 +211,7 @@ def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
 # The dashboard
 
 
-def test_a_rank_that_no_dashboard_can_show_is_refused(tmp_path: Path) -> None:
+def test_a_rank_that_no_dashboard_can_show_is_refused(tmp_path):
     path = write(tmp_path / "a.json", kernel(0, 10), rank=5000, world_size=6000)
     done = run_analyze(path)
     assert done.returncode == 2
@@ -220,7 +219,7 @@ def test_a_rank_that_no_dashboard_can_show_is_refused(tmp_path: Path) -> None:
     assert len(records_of(path)) == 2
 
 
-def test_in_a_terminal_it_opens_the_dashboard_and_q_leaves(tmp_path: Path) -> None:
+def test_in_a_terminal_it_opens_the_dashboard_and_q_leaves(tmp_path):
     with Terminal("analyze", str(small_job(tmp_path))) as terminal:
         terminal.read_until("■ trace".encode())
         terminal.type("q")

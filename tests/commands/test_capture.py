@@ -20,11 +20,11 @@ COMMAND = commands.make(commands.CAPTURE, {"steps": 5})
 reply = partial(reported, COMMAND)
 
 
-def given() -> list[object]:
+def given():
     return [*arrival(), Command(COMMAND.id, COMMAND.name, COMMAND.arguments, "me", 1_700_000_000 * 10**9)]
 
 
-def test_each_rank_has_a_line_with_its_path_and_the_progress_goes_to_stderr(capsys) -> None:
+def test_each_rank_has_a_line_and_progress_goes_to_stderr(capsys):
     session = PlayedSession(
         given(),
         [reply(0, "accepted"), reply(1, "accepted")],
@@ -46,14 +46,14 @@ FAILING = (
 )
 
 
-def test_a_failure_names_the_rank_and_is_status_1_and_a_path_moves_no_cursor(capsys) -> None:
+def test_failure_names_the_rank_and_is_status_1(capsys):
     with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
         capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=False)
     assert failure.value.status == 1
     assert capsys.readouterr().out.splitlines() == ["/there/?[2Jrank0.json.gz"]
 
 
-def test_every_rank_has_a_record_also_one_that_failed(capsys) -> None:
+def test_every_rank_has_a_record_also_one_that_failed(capsys):
     with pytest.raises(CommandError):
         capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=True)
     found = records(capsys.readouterr().out)
@@ -70,7 +70,7 @@ def test_every_rank_has_a_record_also_one_that_failed(capsys) -> None:
         ([], HubState.LOST, "the connection to the job broke"),
     ],
 )
-def test_a_job_that_ends_in_the_middle_or_stays_away_is_no_endless_wait(then, hub_state, words) -> None:
+def test_job_that_ends_or_stays_away_is_no_endless_wait(then, hub_state, words):
     session = PlayedSession(given(), [reply(0, "recording", 7)], then, hub_state=hub_state)
     with pytest.raises(CommandError, match=words):
         capture.print_traces(session, COMMAND, as_json=False)

@@ -22,7 +22,7 @@ REFUSED = replace(
 )  # fmt: skip
 
 
-def test_each_change_is_a_row_with_its_time_values_author_and_reason() -> None:
+def test_each_change_is_a_row():
     for change in (MADE, REFUSED):
         change_log.append(change)
     done = run_here("changes")
@@ -40,7 +40,7 @@ def test_each_change_is_a_row_with_its_time_values_author_and_reason() -> None:
     ]  # fmt: skip
 
 
-def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
+def test_records_of_one_job_are_picked_by_its_key():
     for change in (MADE, REFUSED):
         change_log.append(change)
     (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
@@ -52,9 +52,7 @@ def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
 
 
 @pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
-def test_without_changes_one_line_reports_it(
-    words: list[str], of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_changes_one_line_reports_it(words, of, monkeypatch):
     monkeypatch.setattr(changes, "find_jobs", lambda: [SimpleNamespace(job="job-9")])
     done = run_here("changes", *words)
     assert (done.returncode, done.stdout) == (0, "")
@@ -62,7 +60,7 @@ def test_without_changes_one_line_reports_it(
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_key_of_no_job_that_runs_or_was_changed_is_a_failure(words: list[str]) -> None:
+def test_a_key_of_no_job_that_runs_or_was_changed_is_a_failure(words):
     change_log.append(MADE)
     done = run_here("changes", "--job", "nope", *words)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,7 +1,6 @@
 """What all commands have in common: what they import, how they refuse, and what they do without a job."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,12 @@ from .running import run_code, run_here
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
 
 
-def command_line(*words: object) -> str:
+def command_line(*words):
     """The code that runs it."""
     return f"from overlaptop.cli import main\nassert main({list(map(str, words))}) == 0"
 
 
-def test_help_of_every_command_imports_neither_torch_nor_textual() -> None:
+def test_help_of_every_command_imports_neither_torch_nor_textual():
     code = (
         "from overlaptop.cli import main\n"
         "for words in (['--help'], *([name, '--help'] for name in sys.argv[1:])):\n"
@@ -46,7 +45,7 @@ def test_help_of_every_command_imports_neither_torch_nor_textual() -> None:
         (command_line("analyze", DATA / "ddp_gloo", "--json"), {*HEAVY - {"numpy"}, "asyncio"}),
     ],
 )
-def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -> None:
+def test_nothing_is_imported_that_is_not_needed(code, unwanted):
     _, _, loaded = run_code(code)
     assert loaded & unwanted == set()
 
@@ -61,13 +60,13 @@ def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -
         ("slack", ["critical path", "2%"]),
     ],
 )
-def test_help_explains(command: str, words: list[str]) -> None:
+def test_help_explains(command, words):
     page = run_here(*command.split(), "--help").stdout
     assert [word for word in words if word not in page] == []
 
 
 @pytest.mark.parametrize("command", ["doctor", "--list", "analyze"])
-def test_a_package_that_is_missing_is_one_line_and_status_1(command: str) -> None:
+def test_a_package_that_is_missing_is_one_line_and_status_1(command):
     blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual")
     code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nfrom overlaptop.cli import main\n"
     out, err, _ = run_code(f"{code}assert main([{command!r}]) == 1")
@@ -79,7 +78,7 @@ def test_a_package_that_is_missing_is_one_line_and_status_1(command: str) -> Non
     ("words", "offered"),
     [("ca", "capture"), ("capture --st", "--steps"), ("slack --place g", "gpu"), ("--on", "--once")],
 )
-def test_bash_completes_commands_options_and_choices(words: str, offered: str) -> None:
+def test_bash_completes_commands_options_and_choices(words, offered):
     script = (
         'eval "$1"; COMP_WORDS=(overlaptop $2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()\n'
         '_shtab_overlaptop; echo "${COMPREPLY[@]}"'
@@ -90,7 +89,7 @@ def test_bash_completes_commands_options_and_choices(words: str, offered: str) -
     assert (done.stdout.strip(), done.stderr) == (offered, "")
 
 
-def test_the_version_is_the_packages_and_a_list_of_no_jobs_is_empty() -> None:
+def test_version_is_the_packages_and_no_jobs_are_an_empty_list():
     for words, out in ((["--version"], f"overlaptop {__version__}\n"), (["--list"], "")):
         done = run_here(*words)
         assert (done.returncode, done.stdout) == (0, out)
@@ -176,7 +175,7 @@ USAGE_ERRORS = {
         for line, reason in errors
     ],
 )
-def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason: str) -> None:
+def test_a_usage_error_is_status_2_and_a_line_on_stderr(words, reason):
     done = run_here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     *usage, line = done.stderr.splitlines()
@@ -188,16 +187,14 @@ def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason
 @pytest.mark.parametrize(
     "line", ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"]
 )
-def test_without_a_job_the_answer_is_one_line_and_status_1(line: str) -> None:
+def test_without_a_job_the_answer_is_one_line_and_status_1(line):
     done = run_here(*line.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("overlaptop: no job with an agent runs here; start one: torchrun ")
 
 
 @pytest.mark.parametrize("command", ["--json", "changes"])
-def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(
-    command: str, socket_dir: Path
-) -> None:
+def test_socket_folder_that_others_may_enter_is_refused(command, socket_dir):
     socket_dir.chmod(0o755)
     done = run_here(command)
     socket_dir.chmod(0o700)
@@ -207,9 +204,7 @@ def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("readonly", [True, False])
-def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever_asks(
-    monkeypatch: pytest.MonkeyPatch, readonly: bool
-) -> None:
+def test_readonly_dashboard_starts_and_changes_nothing(monkeypatch, readonly):
     seen = []
 
     def show(session, screen):

@@ -2,30 +2,26 @@
 
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from overlaptop.commands import following
 from overlaptop.jobs.record import list_jobs
-from tests.processes import Traces, eventually
+from tests.processes import eventually
 
-from .conftest import StartRanks
 from .running import OVERLAPTOP, SMALL_DDP, SMALL_MATMUL, START_LIMIT_S, overlaptop, records, run_here
 
 
-def steps(text: str) -> list[dict[str, Any]]:
+def steps(text):
     return [record for record in records(text) if record["type"] == "step"]
 
 
-def await_step(lines: Iterable[str]) -> bool:
+def await_step(lines):
     """Read up to the first record of a step; False where none comes."""
     return any(line.startswith('{"type": "step"') for line in lines)
 
 
-def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: Traces) -> None:
+def test_demo_prints_so_many_steps_and_leaves_no_process(traces):
     done = overlaptop(
         "demo", "allreduce_matmul", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL_MATMUL
     )
@@ -41,9 +37,7 @@ def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: 
 
 
 @pytest.mark.parametrize(("options", "status"), [(["--layers", "two"], 2), (["--device", "cuda"], 1)])
-def test_options_that_the_workload_refuses_are_reported_before_anything_is_started(
-    traces: Traces, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
-) -> None:
+def test_options_that_the_workload_refuses_start_nothing(traces, monkeypatch, options, status):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = overlaptop("demo", "ddp", "--json", "--nproc", "2", "--", *options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
@@ -51,7 +45,7 @@ def test_options_that_the_workload_refuses_are_reported_before_anything_is_start
     assert traces.alive() == []
 
 
-def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
+def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces):
     options = ["--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8"]
     done = overlaptop("demo", "allreduce_matmul", *options)
     assert done.returncode == 0, done.stderr
@@ -60,7 +54,7 @@ def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
 
 
 @pytest.fixture
-def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
+def demo(traces):
     """A demo that runs until a signal ends it, and has printed its first record of a step."""
     process = subprocess.Popen(
         [*OVERLAPTOP, "demo", "allreduce_matmul", "--json", "--nproc", "1", "--", *SMALL_MATMUL],
@@ -75,9 +69,7 @@ def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_demo_that_a_signal_ends_leaves_nothing_and_ends_the_stream_of_who_watches(
-    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path, signum: signal.Signals, status: int
-) -> None:
+def test_demo_ended_by_a_signal_leaves_nothing(demo, traces, socket_dir, signum, status):
     """No process, and no folder but that of what happened."""
     watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
     assert await_step(watcher.stdout)
@@ -94,12 +86,12 @@ def test_a_demo_that_a_signal_ends_leaves_nothing_and_ends_the_stream_of_who_wat
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch):
     """What is known of a job is waited for, however busy this machine is."""
     monkeypatch.setattr(following, "LIMIT_S", START_LIMIT_S)
 
 
-def test_other_commands_see_a_job(start_ranks: StartRanks, patient: None) -> None:
+def test_other_commands_see_a_job(start_ranks, patient):
     start_ranks("ddp", *SMALL_DDP)
     stream = run_here("--json", "--steps", "2", "--wait")
     assert stream.returncode == 0, stream.stderr
@@ -122,20 +114,15 @@ def test_other_commands_see_a_job(start_ranks: StartRanks, patient: None) -> Non
     assert (missing.returncode, missing.stdout) == (1, "")
     assert job["job"] in missing.stderr
 
-
-def test_a_reader_that_has_enough_ends_the_stream_quietly(start_ranks: StartRanks) -> None:
-    start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
-    eventually(lambda: bool(list_jobs()), START_LIMIT_S)
     reader = subprocess.Popen(
         [*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert await_step(reader.stdout)
-    reader.stdout.close()
-    assert reader.stderr.read() == ""
-    assert reader.wait(START_LIMIT_S) == 0
+    reader.stdout.close()  # it has enough
+    assert (reader.stderr.read(), reader.wait(START_LIMIT_S)) == ("", 0)
 
 
-def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks: StartRanks) -> None:
+def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks):
     for _ in range(2):
         start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
     eventually(lambda: len(list_jobs()) == 2, START_LIMIT_S)
@@ -149,9 +136,7 @@ def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks: Star
 
 
 @pytest.mark.timeout(300)
-def test_a_job_is_shown_and_changed_over_a_connection(
-    start_ranks: StartRanks, traces: Traces, patient: None
-) -> None:
+def test_a_job_is_shown_and_changed_over_a_connection(start_ranks, traces, patient):
     job = start_ranks("ddp", *SMALL_DDP)
     eventually(lambda: bool(list_jobs()), START_LIMIT_S)
     done = run_here("--json", "--steps", "2", "local://", "--wait")

@@ -3,7 +3,6 @@
 import importlib.metadata
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,14 +25,14 @@ esac
 
 
 @pytest.fixture(autouse=True)
-def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ssh(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("OVERLAPTOP_SSH", str(tmp_path / "ssh"))
     monkeypatch.setitem(sys.modules, "torch", None)  # quicker, where it is looked at in this process
 
 
-def test_here_it_prints_a_line_for_each_finding_and_a_verdict(socket_dir: Path) -> None:
+def test_here_it_prints_a_line_for_each_finding_and_a_verdict(socket_dir):
     out, err, loaded = run_code("from overlaptop.cli import main\nassert main(['doctor']) == 0")
     first, *lines, verdict = out.splitlines()
     assert first.startswith("here (")
@@ -44,7 +43,7 @@ def test_here_it_prints_a_line_for_each_finding_and_a_verdict(socket_dir: Path) 
     assert not {"textual", "zmq"} & loaded
 
 
-def test_a_fault_is_status_1_and_says_what_to_do(socket_dir: Path) -> None:
+def test_a_fault_is_status_1_and_says_what_to_do(socket_dir):
     socket_dir.chmod(0o755)
     done = run_here("doctor")
     assert (done.returncode, done.stderr) == (1, "")
@@ -52,7 +51,7 @@ def test_a_fault_is_status_1_and_says_what_to_do(socket_dir: Path) -> None:
     assert done.stdout.endswith("monitoring will not work here\n")
 
 
-def test_a_host_examines_itself_and_others_have_the_reason_why_not() -> None:
+def test_host_examines_itself_and_others_have_the_reason():
     done = run_here("doctor", "--json", "--python", sys.executable, "good", "wrong", "restricted")
     found = records(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
@@ -64,20 +63,20 @@ def test_a_host_examines_itself_and_others_have_the_reason_why_not() -> None:
     assert [words.partition(" ")[0] for words in faults] == ["permission", "it"]
 
 
-def test_a_host_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(doctor, "HOST_LIMIT_S", 0.5)
     done = run_here("doctor", "silent")
     assert (done.returncode, "fault    host        it had not answered" in done.stdout) == (1, True)
 
 
-def test_checks_that_a_crash_cuts_off_are_a_fault() -> None:
+def test_checks_that_a_crash_cuts_off_are_a_fault():
     record = as_json(CheckRecord(host="", check="jobs", status="ok", finding="none", remedy=""))
     via = f"sh -c {shlex.quote(f'echo {shlex.quote(record)}; kill -SEGV $$')}"
     done = run_here("doctor", "--via", via)
     assert (done.returncode, "fault    host        a signal (11) ended it" in done.stdout) == (1, True)
 
 
-def test_text_of_another_host_moves_no_cursor(tmp_path: Path) -> None:
+def test_text_of_another_host_moves_no_cursor(tmp_path):
     record = as_json(CheckRecord(host="", check="a\x1b[2J", status="ok", finding="", remedy=""))
     via = f"sh -c {shlex.quote(f'echo {shlex.quote(record)}')}"
     out = run_here("doctor", "--via", via).stdout

@@ -15,11 +15,11 @@ from .running import records, run_here
 FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice", "line"]
 
 
-def findings_of(lines: list[dict[str, object]]) -> list[dict[str, object]]:
+def findings_of(lines):
     return [line for line in lines if line["type"] == "finding"]
 
 
-def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record() -> None:
+def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record():
     page = run_here("analyze", str(DATA / "ddp_25mb")).stdout.splitlines()
     (at,) = (at for at, line in enumerate(page) if line.startswith("rank 2 is launch-bound"))
     assert "at most 8.87 ms a step to win, likely, launch_bound" in page[at]
@@ -31,20 +31,20 @@ def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record() -> None:
 
 
 @pytest.mark.parametrize(("traces", "slowed"), [("ddp_25mb", [0, 1, 3]), ("fsdp2", None), ("tp", None)])
-def test_a_trace_shows_where_waiting_slows_compute(traces: str, slowed: list[int] | None) -> None:
+def test_a_trace_shows_where_waiting_slows_compute(traces, slowed):
     found = findings_of(records(run_here("analyze", str(DATA / traces), "--json").stdout))
     ranks = [each["ranks"] for each in found if each["rule"] == "slowed_by_waiting"]
     assert ranks == ([slowed] if slowed else [])
 
 
-def test_once_says_how_many_findings_there_are_and_the_first() -> None:
+def test_once_says_how_many_findings_there_are_and_the_first():
     second = render(waiting_job(ranks=2, late=lambda _: 1).tick()).splitlines()[2]
     assert second.startswith(("1 finding", "2 findings"))
     assert "rank 1 computes 16.0 ms a step longer than rank 0" in second
     assert "finding" not in render(waiting_job(late_ms=0).tick())
 
 
-def test_a_stream_has_a_finding_as_it_comes_up() -> None:
+def test_a_stream_has_a_finding_as_it_comes_up():
     out = io.StringIO()
     session = waiting_job()
     writer = RecordWriter(out)
@@ -54,7 +54,7 @@ def test_a_stream_has_a_finding_as_it_comes_up() -> None:
     assert [each["ranks"] for each in found if each["rule"] == "slow_compute"] == [[2]]
 
 
-def test_a_finding_that_comes_up_is_written_once_it_has_held() -> None:
+def test_a_finding_that_comes_up_is_written_once_it_has_held():
     session, log = waiting_job(late=lambda _number: None), FindingsLog()
     assert log.due(session.tick()) == []
     for number in range(STEPS, STEPS + 60):
@@ -65,7 +65,7 @@ def test_a_finding_that_comes_up_is_written_once_it_has_held() -> None:
         assert bool(log.due(session.tick())) == (second == 1)
 
 
-def test_a_finding_that_still_holds_is_written_again_now_and_then() -> None:
+def test_finding_that_still_holds_is_written_now_and_then():
     session, log = waiting_job(), FindingsLog()
     assert log.due(session.tick())
     session.clock.pass_s(SAY_AGAIN_NS / 1e9 / 2)

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from overlaptop.commands.output import CommandError
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
-from tests.hubs import Hubs, Rank, hubs, make_rank
+from tests.hubs import hubs, make_rank
 from tests.remote import connections
 from tests.tui.clusters import Cluster
 
@@ -25,18 +24,18 @@ from .running import records, run_here
 __all__ = ["hubs", "make_rank"]  # fixtures
 
 
-def fake_relay(behaviour: str) -> str:
+def fake_relay(behaviour):
     """A command prefix that reaches one of tests/remote/fake_relays.py."""
     return connections.fake_relay(behaviour).name.removeprefix("via ")
 
 
-def named(*words: str) -> Hosts | None:
+def named(*words):
     parser = argparse.ArgumentParser()
     add_hosts(parser, as_words=True)
     return hosts_of(parser.parse_args(words))
 
 
-def test_hosts_are_words_a_file_and_command_prefixes(tmp_path: Path) -> None:
+def test_hosts_are_words_a_file_and_command_prefixes(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("gpu-c  # the third\n\ndocker://trainer\n")
     found = named("me@gpu-a", "ssh://demo", "--hosts", str(file), "--via", "sudo -u trainer")
@@ -49,12 +48,12 @@ def test_hosts_are_words_a_file_and_command_prefixes(tmp_path: Path) -> None:
     ("text", "bytes_per_s"),
     [("20k", 20_000), ("1M", 1_000_000), ("1.5m", 1_500_000), ("64000", 64_000), ("20kB/s", 20_000)],
 )
-def test_how_they_are_reached_goes_with_them(text: str, bytes_per_s: int) -> None:
+def test_how_they_are_reached_goes_with_them(text, bytes_per_s):
     found = named("gpu-a", "--python", "/opt/py", "--remote-dir", "~/o", "--rate", text)
     assert found == Hosts((Target.parse("gpu-a"),), "/opt/py", "~/o", bytes_per_s)
 
 
-def test_none_that_can_be_reached_is_a_line_for_each_and_status_1() -> None:
+def test_hosts_out_of_reach_are_a_line_each_and_status_1():
     done = run_here("--once", "--via", "/no/such/program", "--via", fake_relay("failing"))
     assert (done.returncode, done.stdout) == (1, "")
     assert "via /no/such/program: there is no /no/such/program on this machine" in done.stderr
@@ -64,10 +63,10 @@ def test_none_that_can_be_reached_is_a_line_for_each_and_status_1() -> None:
 
 
 @pytest.fixture
-def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def ssh(tmp_path, monkeypatch):
     """Has ssh run this line of a shell, whatever host it is given."""
 
-    def ssh(line: str) -> None:
+    def ssh(line):
         path = tmp_path / "ssh"
         path.write_text(f"#!/bin/sh\n{line}\n")
         path.chmod(0o755)
@@ -79,9 +78,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 @pytest.mark.parametrize(
     ("word", "meant"), [("list", "--list"), ("status", "--once"), ("captur", "capture"), ("gpu-7", "")]
 )
-def test_a_word_that_no_host_has_may_have_been_meant_for_a_command(
-    word: str, meant: str, ssh: Callable[[str], None]
-) -> None:
+def test_word_that_no_host_has_may_be_meant_for_a_command(word, meant, ssh):
     ssh("echo 'ssh: Could not resolve hostname that: Name or service not known' >&2; exit 255")
     done = run_here("--once", word)
     first, last = done.stderr.splitlines()
@@ -91,14 +88,14 @@ def test_a_word_that_no_host_has_may_have_been_meant_for_a_command(
     assert last == f"overlaptop: the host cannot be reached{hint}"
 
 
-def test_a_host_of_such_a_name_is_reached(ssh: Callable[[str], None]) -> None:
+def test_a_host_of_such_a_name_is_reached(ssh):
     ssh(f"exec {fake_relay('plain')}")
     done = run_here("--list", "status")
     assert (done.returncode, "did you mean" in done.stderr) == (0, False)
     assert "train.py" in done.stdout
 
 
-def test_a_host_that_fails_is_reported_and_the_others_go_on() -> None:
+def test_a_host_that_fails_is_reported_and_the_others_go_on():
     plain = fake_relay("plain")
     done = run_here("--list", "--json", "--via", "/no/such/program", "--via", plain)
     assert done.returncode == 0
@@ -108,9 +105,7 @@ def test_a_host_that_fails_is_reported_and_the_others_go_on() -> None:
     assert "connected (overlaptop 1.2.3 on far-host)" in done.stderr
 
 
-def test_the_table_is_of_the_job_there_and_one_that_none_has_is_one_line_and_status_1(
-    hubs: Hubs, make_rank: Callable[..., Rank], socket_dir: Path, tmp_path: Path
-) -> None:
+def test_table_is_of_the_job_there(hubs, make_rank, socket_dir, tmp_path):
     hubs.start()
     for number in range(2):
         rank = make_rank(number).greet()
@@ -128,7 +123,7 @@ def test_the_table_is_of_the_job_there_and_one_that_none_has_is_one_line_and_sta
         assert done.stderr.splitlines()[-1].startswith(f"overlaptop: {complaint}")
 
 
-def test_the_limit_of_the_rate_is_the_hosts_and_nothing_outlives_the_session() -> None:
+def test_nothing_outlives_a_session_with_a_limit_of_its_rate():
     session = connect(Hosts((Target.via(fake_relay("plain")),), bytes_per_s=20_000))
     try:
         (host,) = session.hosts
@@ -144,7 +139,7 @@ def test_the_limit_of_the_rate_is_the_hosts_and_nothing_outlives_the_session() -
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys) -> None:
+def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys):
     monkeypatch.setattr(jobs, "find_jobs", lambda: [record("job-1"), record("job-2", ended=True)])
     assert jobs.run(as_json=False) == 0
     _, running, ended = capsys.readouterr().out.splitlines()
@@ -155,7 +150,7 @@ def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys) -> None:
 # What is printed of a job on several hosts
 
 
-def test_the_table_has_a_line_for_each_host_and_marks_ranks_out_of_reach() -> None:
+def test_table_has_hosts_and_marks_ranks_out_of_reach():
     cluster = Cluster("gpu-a", "gpu-b")
     session = cluster.live()
     cluster.host("gpu-b").cut("the connection broke")
@@ -168,9 +163,9 @@ def test_the_table_has_a_line_for_each_host_and_marks_ranks_out_of_reach() -> No
     assert "(12 s)  the connection broke  ranks 2-3" in page
 
 
-def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_that_are_long_over_are_not_the_newest_of_a_host(
+    monkeypatch,
+):
     monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     cluster = Cluster("gpu-a")
     session = cluster.live()
@@ -180,7 +175,7 @@ def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_h
     host.hub.say(welcome(world_size=2))  # connected again, and its history comes anew
     ticks = 0
 
-    def maintain() -> None:
+    def maintain():
         nonlocal ticks
         ticks += 1
         if ticks == 3:
@@ -190,9 +185,9 @@ def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_h
     assert settle(session).ranks[0].last.step == 1290
 
 
-def test_while_records_are_printed_a_lost_host_is_reported_and_that_it_is_back(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lost_host_is_reported_beside_records(
+    capsys,
+):
     cluster = Cluster("gpu-a", "gpu-b")
     session = cluster.live()
     lost = set()
@@ -208,7 +203,7 @@ def test_while_records_are_printed_a_lost_host_is_reported_and_that_it_is_back(
     ]
 
 
-def test_a_connection_to_another_host_is_given_time_to_come_back() -> None:
+def test_a_connection_to_another_host_is_given_time_to_come_back():
     cluster = Cluster("gpu-a")
     session = cluster.live()
     cluster.host("gpu-a").cut()

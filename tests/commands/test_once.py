@@ -1,6 +1,5 @@
 """``--once``: the table."""
 
-from collections.abc import Collection
 from math import inf
 from types import SimpleNamespace
 
@@ -11,10 +10,9 @@ from overlaptop.commands import following
 from overlaptop.commands.following import settle, settle_waits
 from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
-from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.text import clock
 from overlaptop.wire.messages import RESTARTED, CollectiveSpan, Notice, RankEnd
-from overlaptop.wire.schema import Message
 from tests.fleet.builders import (
     GB,
     MS,
@@ -35,17 +33,17 @@ from tests.tui.waits import waiting_job
 from .fakes import PlayedSession, arrival, rank_info, totals
 
 
-def page_of(*messages: Message, ascii_only: bool = False) -> str:
+def page_of(*messages, ascii_only=False):
     """The table of a job of which these have come."""
     return render(settle(PlayedSession(arrival(), messages)), ascii_only=ascii_only)
 
 
-def cells(page: str, rank: int) -> list[str]:
+def cells(page, rank):
     row = next(line for line in page.splitlines() if line.lstrip().startswith(f"{rank} "))
     return [cell.strip() for cell in row.split("  ") if cell.strip()]
 
 
-def test_a_row_for_each_rank_has_its_figures_and_a_bound_is_marked_once() -> None:
+def test_each_rank_has_a_row_and_a_bound_is_marked_once():
     messages = [totals(0, 1284), totals(1, 1284)]
     title, said, summary, *_, last = page_of(*messages).splitlines()
     assert said == "who waits for whom is not known: no timeline of ranks 0-1 is here"
@@ -62,7 +60,7 @@ def test_a_row_for_each_rank_has_its_figures_and_a_bound_is_marked_once() -> Non
     assert "overlap <=75.0 %   exposed 5.00 ms" in page
 
 
-def test_who_is_late_is_the_first_line_as_on_the_overview() -> None:
+def test_who_is_late_is_the_first_line_as_on_the_overview():
     page = render(waiting_job(late=lambda _: 0, ranks=2).tick())
     header = next(line for line in page.splitlines() if line.startswith("rank  step"))
     assert header.split().index("waiting") == header.split().index("exposed") + 1
@@ -75,16 +73,16 @@ class LongSteps(PlayedSession):
     the moment they are asked for; from step `stands` on, no step ends.
     """
 
-    def __init__(self, clock: Clock, step_s: float, stands: float = inf, every: int = 1) -> None:
+    def __init__(self, clock, step_s, stands=inf, every=1):
         super().__init__([*arrival(), *self._steps(0, step_s)[::2]], hub_state=HubState.LIVE)
         self.clock, self._step_s, self._stands, self._every = clock, step_s, stands, every
         self._watched, self._sent = False, 1
 
-    def watch(self, ranks: Collection[int], bursts=0) -> None:
+    def watch(self, ranks, bursts=0):
         assert set(ranks) == {0, 1}
         self._watched = True
 
-    def tick(self) -> Snapshot:
+    def tick(self):
         done = (self.clock.at_ns - T0) / S / self._step_s
         if self._watched and self._sent < min(done, self._stands):
             made = self._steps(self._sent, self._step_s)
@@ -94,9 +92,9 @@ class LongSteps(PlayedSession):
         return super().tick()
 
     @staticmethod
-    def _steps(number: int, step_s: float) -> list[Message]:
+    def _steps(number, step_s):
         """Totals and timeline of both ranks: they compute, then one all-reduce moves bytes for a tenth."""
-        made: list[Message] = []
+        made = []
         end_ms = round(step_s * 1000)
         for rank, begins_ms in enumerate((round(0.9 * end_ms), round(0.6 * end_ms))):
             totals = step(
@@ -121,14 +119,14 @@ class LongSteps(PlayedSession):
     ],
 )
 def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
-    step_s: float,
-    every: int,
-    stands: float,
-    said: str,
-    limit_s: float,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    step_s,
+    every,
+    stands,
+    said,
+    limit_s,
+    monkeypatch,
+    capsys,
+):
     clock = Clock()
     monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
     monkeypatch.setattr(following, "pause", lambda *_: None)
@@ -139,7 +137,7 @@ def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
     assert "for 8 steps, to say who is late" in capsys.readouterr().err
 
 
-def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_is_a_dash_never_zero(monkeypatch):
     monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     page = render(settle(PlayedSession([welcome(), rank_info(0), status(), unmeasured(0, 3)])))
     assert cells(page, 0)[3:10] == ["–"] * 7
@@ -147,19 +145,19 @@ def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch)
     assert cells(page, 1)[-1] == "not seen here"
 
 
-def test_where_steps_are_left_out_for_good_it_is_said_why() -> None:
+def test_where_steps_are_left_out_for_good_it_is_said_why():
     why = "steps with recv_ on gloo are left out: its end is hidden"
     told = [rank_info(rank, source="host", source_reason=why) for rank in (0, 1)]
     page = page_of(*told, unmeasured(0, 1), unmeasured(1, 1))
     assert page.splitlines()[1] == f"overlap is not known: {why}"
 
 
-def test_a_row_is_of_the_newest_step_whose_lanes_are_known() -> None:
+def test_a_row_is_of_the_newest_step_whose_lanes_are_known():
     page = page_of(totals(1, 0), totals(0, 0), unmeasured(0, 7))
     assert (cells(page, 0)[1], cells(page, 0)[3]) == ("0", "75.0 %")
 
 
-def test_steps_of_the_hubs_history_are_not_the_present_state() -> None:
+def test_steps_of_the_hubs_history_are_not_the_present_state():
     first, *more = ([totals(0, number), totals(1, number)] for number in (760, 1_134, 2_000))
     begun = [welcome(), rank_info(0), rank_info(1)]
     page = render(settle(PlayedSession(begun, first, more[0], [*more[1], status()])))
@@ -174,16 +172,14 @@ def test_steps_of_the_hubs_history_are_not_the_present_state() -> None:
         ([], "does not answer"),
     ],
 )
-def test_a_present_state_that_does_not_come_is_a_failure(
-    hub_state: HubState, messages: list[Message], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_present_state_that_does_not_come_is_a_failure(hub_state, messages, words, monkeypatch):
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
         monkeypatch.setattr(f"overlaptop.commands.following.{limit}", 0.0)
     with pytest.raises(CommandError, match=words):
         settle(PlayedSession(messages, hub_state=hub_state))
 
 
-def test_the_table_has_how_each_rank_ended_and_which_failed_first() -> None:
+def test_table_has_how_ranks_ended_and_which_failed_first():
     ends = [RankEnd(1, 5, clean=True, failure="ValueError: boom"), RankEnd(0, 9_000_000_000, clean=False)]
     page = page_of(totals(0, 0), totals(1, 0), *ends, status(ended=True))
     assert page.splitlines()[1].startswith("rank 1 failed: ValueError: boom; 1 other rank ended badly")
@@ -191,7 +187,7 @@ def test_the_table_has_how_each_rank_ended_and_which_failed_first() -> None:
     assert cells(page, 0)[-1] == "died after rank 1"
 
 
-def test_words_from_a_machine_cannot_steer_the_terminal() -> None:
+def test_words_from_a_machine_cannot_steer_the_terminal():
     hostile = "\x1b]0;pwned\x07\x9b2J\r\n\u202e"
     job = replace(welcome(), script=hostile, host=hostile)
     infos = [rank_info(rank, device=hostile, backend=hostile, source=hostile) for rank in (0, 1)]
@@ -202,12 +198,12 @@ def test_words_from_a_machine_cannot_steer_the_terminal() -> None:
     assert "]0;pwned" in page
 
 
-def machine_cells(page: str, rank: int) -> list[str]:
+def machine_cells(page, rank):
     """Of the second table."""
     return cells(page[page.index("NVLink") :], rank)
 
 
-def test_rates_of_the_links_and_the_numa_node_stand_below_where_they_are_known() -> None:
+def test_rates_of_links_and_numa_nodes_stand_below():
     assert "NVLink" not in page_of(totals(0, 0), totals(1, 0), device(0, ""))
     rates = sample(0, nvlink=(281 * GB, 140 * GB), pcie=(1_200_000_000, 600_000_000))
     known = [device(0), numa(0), rates, numa(1, gpu_node=None, cpu_set="", state="unknown")]
@@ -219,7 +215,7 @@ def test_rates_of_the_links_and_the_numa_node_stand_below_where_they_are_known()
     assert "To mend it" not in page
 
 
-def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None:
+def test_remedy_is_printed_once_for_ranks_bound_alike():
     reason, advice = "runs on node 0, its GPU is on node 1", "torchrun --numa-binding=node\x1b[2J"
     facts = [numa(rank, state="wrong node", reason=reason, advice=advice) for rank in (0, 1)]
     page = page_of(*facts, totals(0, 0), totals(1, 0))
@@ -228,14 +224,14 @@ def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None
     ]
 
 
-def page_of_one_of_two(**changes: object) -> str:
+def page_of_one_of_two(**changes):
     """The table of a job whose second rank sends nothing."""
     return render(settle(PlayedSession([welcome(), rank_info(0, **changes), status(), totals(0, 1)])))
 
 
-def test_rank_without_an_agent_on_this_host_is_told_from_one_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rank_without_an_agent_is_told_from_one_elsewhere(
+    monkeypatch,
+):
     monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     page = page_of_one_of_two(local_world_size=2)
     assert cells(page, 1)[-1] == "no agent"
@@ -250,7 +246,7 @@ def test_rank_without_an_agent_on_this_host_is_told_from_one_elsewhere(
         assert page.splitlines()[1].endswith("no timeline of ranks 0-1 is here")
 
 
-def test_process_that_is_not_shown_and_restart_are_named_on_the_page() -> None:
+def test_process_not_shown_and_restart_are_named():
     words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
     notices = [Notice(0, T0, "warning", each) for each in (words, f"{RESTARTED} once")]
     page = page_of(totals(0, 1), totals(1, 1), *notices)

@@ -1,7 +1,5 @@
 """``overlaptop set``: what it prints, and its exit status."""
 
-import subprocess
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,9 +9,7 @@ from overlaptop.commands import following
 from overlaptop.commands import set as setting
 from overlaptop.commands.output import CommandError
 from overlaptop.wire import commands
-from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.schema import Message
 from tests.fleet.builders import BUCKET_CAP_MB, status, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported
@@ -24,7 +20,7 @@ CHANGE_LINE = "bucket_cap_mb 25 → 50 at step 7"
 
 
 @pytest.fixture(autouse=True)
-def patience(quickly: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(quickly, monkeypatch):
     """None: what has not come at once does not come."""
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
     monkeypatch.setattr(following, "LIMIT_S", 0.0)
@@ -33,7 +29,7 @@ def patience(quickly: None, monkeypatch: pytest.MonkeyPatch) -> None:
 reply = partial(reported, COMMAND)
 
 
-def test_the_change_is_one_line_on_stdout_and_the_progress_goes_to_stderr(capsys) -> None:
+def test_change_is_one_line_and_progress_goes_to_stderr(capsys):
     session = PlayedSession(
         [*arrival(), COMMAND],
         [reply(0, "accepted"), reply(1, "accepted")],
@@ -50,7 +46,7 @@ def test_the_change_is_one_line_on_stdout_and_the_progress_goes_to_stderr(capsys
     ]
 
 
-def test_a_refusal_has_its_rank_and_reason_and_a_job_that_ends_is_no_endless_wait(capsys) -> None:
+def test_refusal_and_a_job_that_ends_are_no_endless_wait(capsys):
     session = PlayedSession(
         [*arrival(), COMMAND],
         [reply(0, "failed", None, "rank 1 refuses: its model is compiled")],
@@ -77,34 +73,31 @@ ACCUMULATION = Knob(
 class ObedientJob(PlayedSession):
     """Two ranks that list their knobs and carry out each command."""
 
-    def __init__(self, *knobs: Knob, allowed: bool = True, then: tuple[Message, ...] = ()) -> None:
+    def __init__(self, *knobs, allowed=True, then=()):
         infos = [rank_info(rank, control_allowed=allowed) for rank in (0, 1)]
         facts = [KnobFacts(rank, knobs) for rank in (0, 1)]
         super().__init__([arrival()[0], *infos, *facts, *then, status()])
-        self.sent: list[Command] = []
+        self.sent = []
 
-    def send(self, command: Command) -> str:
+    def send(self, command):
         self.sent.append(command)
         reports = [replace(reply(rank, "changed", 7, CHANGE_LINE), command=command.id) for rank in (0, 1)]
         self._batches = [[command], reports]
         return ""
 
 
-RunSet = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
-def run_set(monkeypatch: pytest.MonkeyPatch) -> RunSet:
+def run_set(monkeypatch):
     """``overlaptop set`` on a job of the test's own."""
 
-    def run_set(job: ObedientJob, *words: str) -> subprocess.CompletedProcess[str]:
+    def run_set(job, *words):
         monkeypatch.setattr(setting, "join", lambda _key, _hosts: job)
         return run_here("set", *words)
 
     return run_set
 
 
-def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet) -> None:
+def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set):
     accumulation = replace(ACCUMULATION, least=-8, choices=(), refusal="")
     for words, sent in (
         ("bucket_cap_mb=50", "set bucket_cap_mb 50"),
@@ -131,15 +124,13 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet)
         ),
     ],
 )
-def test_what_is_not_allowed_or_refused_is_reported_and_not_sent(
-    run_set: RunSet, words: str, status: int, complaint: str
-) -> None:
+def test_what_is_not_allowed_or_refused_is_reported_and_not_sent(run_set, words, status, complaint):
     job = ObedientJob(BUCKET_CAP_MB, ACCUMULATION, allowed="--control" not in complaint)
     done = run_set(job, words)
     assert (done.returncode, done.stderr, job.sent) == (status, f"overlaptop: {complaint}\n", [])
 
 
-def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set: RunSet) -> None:
+def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set):
     done = run_set(ObedientJob(), "lr=1")
     assert done.stderr == "overlaptop: lr cannot be set; of this job there is: nothing\n"
     done = run_set(ObedientJob())
@@ -147,7 +138,7 @@ def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set: RunSet) -> N
     assert done.stderr == "overlaptop: nothing can be changed of this job\n"
 
 
-def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet) -> None:
+def test_a_value_that_all_ranks_have_already_is_not_sent(run_set):
     job = ObedientJob(BUCKET_CAP_MB)
     done = run_set(job, "bucket_cap_mb=25")
     assert (done.returncode, done.stdout, job.sent) == (0, "", [])
@@ -169,16 +160,14 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet) -> Non
     ],
     ids=["ranks differ", "unknown", "a rank not seen", "a change goes on", "just changed", "failed on one"],
 )
-def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(
-    run_set: RunSet, then: list[Message]
-) -> None:
+def test_present_value_is_sent_where_ranks_may_differ(run_set, then):
     job = ObedientJob(BUCKET_CAP_MB, then=tuple(then))
     done = run_set(job, "bucket_cap_mb=25")
     assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
     assert [commands.describe(command) for command in job.sent] == ["set bucket_cap_mb 25"]
 
 
-def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(run_set: RunSet) -> None:
+def test_knobs_are_listed_with_what_is_allowed_and_refused(run_set):
     done = run_set(
         ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about="MiB \x1b[2J a bucket"), ACCUMULATION)
     )
@@ -190,7 +179,7 @@ def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(
     ]
 
 
-def test_the_list_is_also_one_record_a_knob(run_set: RunSet) -> None:
+def test_the_list_is_also_one_record_a_knob(run_set):
     done = run_set(ObedientJob(replace(BUCKET_CAP_MB, value=None, value_text=""), ACCUMULATION), "--json")
     first, second = records(done.stdout)
     assert first == {
@@ -201,6 +190,6 @@ def test_the_list_is_also_one_record_a_knob(run_set: RunSet) -> None:
     assert (second["choices"], second["refusal"]) == ([1, 2, 4, 8], "rank 0: only between epochs")
 
 
-def test_ranks_that_differ_for_good_are_shown_as_they_are(run_set: RunSet) -> None:
+def test_ranks_that_differ_for_good_are_shown_as_they_are(run_set):
     differs = KnobFacts(1, (replace(BUCKET_CAP_MB, value_text="50"),))
     assert "25 (ranks differ)" in run_set(ObedientJob(BUCKET_CAP_MB, then=(differs,))).stdout

@@ -13,13 +13,13 @@ LIMIT_S = 100
 
 
 @pytest.fixture
-def job(quickly: None, monkeypatch: pytest.MonkeyPatch) -> LiveJob:
+def job(quickly, monkeypatch):
     session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.002)
     monkeypatch.setattr(slack, "join", lambda _key, _hosts: session)
     return session
 
 
-def test_a_table_tells_each_ranks_slope(job: LiveJob) -> None:
+def test_a_table_tells_each_ranks_slope(job):
     done = run_here("slack", "--delay", "5ms")
     head, *rows = done.stdout.splitlines()
     assert (done.returncode, head.split()) == (0, ["rank", "place", "slope", "trials"])
@@ -29,7 +29,7 @@ def test_a_table_tells_each_ranks_slope(job: LiveJob) -> None:
     ]
 
 
-def test_the_cost_is_said_before_anything_is_delayed(job: LiveJob) -> None:
+def test_the_cost_is_said_before_anything_is_delayed(job):
     done = run_here("slack", "--delay", "5ms", "--budget", "1")
     assert job.sent == []
     assert done.stderr.splitlines()[0] == (
@@ -37,7 +37,7 @@ def test_the_cost_is_said_before_anything_is_delayed(job: LiveJob) -> None:
     )
 
 
-def test_the_delay_is_a_share_of_the_step_unless_it_is_named(job: LiveJob) -> None:
+def test_the_delay_is_a_share_of_the_step_unless_it_is_named(job):
     run_here("slack", "--budget", "100")
     assert {round(delay_ns / MS, 1) for _, delay_ns in job.delays} == {1.0}
     job.delays.clear()
@@ -46,7 +46,7 @@ def test_the_delay_is_a_share_of_the_step_unless_it_is_named(job: LiveJob) -> No
     assert {(rank, round(delay_ns / MS)) for rank, delay_ns in job.delays} == {(1, 5)}
 
 
-def test_a_job_with_jitter_is_delayed_by_more(job: LiveJob) -> None:
+def test_a_job_with_jitter_is_delayed_by_more(job):
     job.noise = 0.03
     for _ in range(20):
         job.tick()
@@ -54,7 +54,7 @@ def test_a_job_with_jitter_is_delayed_by_more(job: LiveJob) -> None:
     assert min(delay_ns for _, delay_ns in job.delays) > 2 * MS
 
 
-def test_records_tell_each_trial_and_each_rank(job: LiveJob) -> None:
+def test_records_tell_each_trial_and_each_rank(job):
     found = records(run_here("slack", "--delay", "5ms", "--json").stdout)
     ranks = [record for record in found if record["type"] == "rank"]
     assert [record["verdict"] for record in ranks] == ["slack", "critical"]
@@ -62,10 +62,10 @@ def test_records_tell_each_trial_and_each_rank(job: LiveJob) -> None:
     assert sum(record["type"] == "trial" for record in found) == sum(record["trials"] for record in ranks)
 
 
-def test_interrupted_it_prints_what_was_measured(job: LiveJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_prints_what_was_measured(job, monkeypatch):
     tick, left = job.tick, iter(range(60))
 
-    def interrupted() -> object:
+    def interrupted():
         if next(left, None) is None:
             raise KeyboardInterrupt
         return tick()
@@ -86,13 +86,13 @@ def test_interrupted_it_prints_what_was_measured(job: LiveJob, monkeypatch: pyte
         (["--ranks", "0,7"], "there is no rank 7"),
     ],
 )
-def test_what_cannot_be_delayed_is_one_line(job: LiveJob, words: list[str], complaint: str) -> None:
+def test_what_cannot_be_delayed_is_one_line(job, words, complaint):
     done = run_here("slack", *words)
     assert (done.returncode, job.sent) == (2, [])
     assert complaint in done.stderr
 
 
-def test_a_job_without_control_says_how_to_allow_it(job: LiveJob) -> None:
+def test_a_job_without_control_says_how_to_allow_it(job):
     job.fleet.apply(info(0, control_allowed=False))
     done = run_here("slack")
     assert (done.returncode, job.sent) == (1, [])

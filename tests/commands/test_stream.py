@@ -9,7 +9,6 @@ from overlaptop.commands.output import CommandError
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, RankStalled
-from overlaptop.wire.schema import Message
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
@@ -18,25 +17,25 @@ from .running import records
 pytestmark = pytest.mark.usefixtures("quickly")
 
 
-def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
+def played(session, steps=None):
     out = io.StringIO()
     enough = stream(session, RecordWriter(out, steps))
     found = records(out.getvalue())
     return enough, [record for record in found if record["type"] != "end"]
 
 
-def places(found: list[dict[str, object]]) -> list[tuple[object, object]]:
+def places(found):
     return [(record["rank"], record["step"]) for record in found]
 
 
-def test_each_rank_and_step_is_one_line_in_the_order_of_arrival_until_the_job_ends() -> None:
+def test_each_rank_and_step_is_one_line_in_order_of_arrival():
     session = PlayedSession(arrival(), [totals(0, 0), totals(1, 0)], [totals(1, 1), totals(0, 1), *end()])
     enough, found = played(session)
     assert not enough
     assert places(found) == [(0, 0), (1, 0), (1, 1), (0, 1)]
 
 
-def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> None:
+def test_last_records_say_how_each_rank_ended():
     ends = [RankEnd(0, 7, False, exit_code=-9), RankEnd(1, 8, True, "RuntimeError: lost", 1)]
     out = io.StringIO()
     stream(PlayedSession(arrival(), [totals(0, 0), *ends, status(ended=True)]), RecordWriter(out))
@@ -48,7 +47,7 @@ def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> No
     assert (second["first"], second["exit_status"], second["failure"]) == (False, 1, "RuntimeError: lost")
 
 
-def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_is_started_again_goes_on_from_step_0(capsys):
     again = replace(welcome(), started_ns=T0 + 1)
     out = io.StringIO()
     session = PlayedSession(
@@ -65,7 +64,7 @@ def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureF
     assert "the job was started again" in capsys.readouterr().err
 
 
-def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
+def test_trouble_restart_and_process_not_shown_are_records():
     where = [RankStalled(rank, True, (), ("a.py:7 barrier",), since_ns=T0) for rank in (0, 1)]
     words, again = "pid 2 (b.py) is not shown", f"{RESTARTED} once"
     quiet = [[] for _ in range(30)]
@@ -80,9 +79,7 @@ def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
     }  # fmt: skip
 
 
-def test_a_job_without_steps_says_what_ends_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_steps_says_what_ends_one(capsys, monkeypatch):
     monkeypatch.setattr("overlaptop.commands.stream.HINT_AFTER_S", -1.0)
     reason = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
     played(PlayedSession([welcome(), info(0, source="none", source_reason=reason)], end()))
@@ -91,7 +88,7 @@ def test_a_job_without_steps_says_what_ends_one(
     assert capsys.readouterr().err == ""
 
 
-def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> None:
+def test_steps_gives_exactly_as_many_lines_of_each_rank():
     session = PlayedSession(
         arrival(), [totals(0, 0), totals(0, 1), totals(0, 2)], [totals(1, 0)], [totals(1, 1), totals(1, 2)]
     )
@@ -102,7 +99,7 @@ def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> No
     assert (enough, len(found)) == (False, 1)
 
 
-def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys):
     session = PlayedSession(
         arrival(),
         [totals(0, 0), totals(1, 0)],
@@ -117,9 +114,9 @@ def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys: pytest.C
     assert last.startswith("overlaptop: 3 steps of rank 1 did not come here: ")
 
 
-def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_counted_as_lost(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_an_agent_counted_itself_is_not_counted_as_lost(
+    capsys,
+):
     steps = [
         totals(0, 7),
         totals(0, 10, dropped=2),
@@ -133,14 +130,14 @@ def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_c
     assert capsys.readouterr().err.count("did not come") == 1
 
 
-def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_another_node_are_not_waited_for(monkeypatch):
     monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
     enough, found = played(PlayedSession([welcome(), rank_info(0)], [totals(0, 0)]), steps=1)
     assert enough
     assert places(found) == [(0, 0)]
 
 
-def aside(rank: int) -> list[Message]:
+def aside(rank):
     """The rank's agent gives up."""
     return [
         Notice(rank, 0, "error", "agent disabled itself: OSError in a hook: \x1b no"),
@@ -148,7 +145,7 @@ def aside(rank: int) -> list[Message]:
     ]
 
 
-def test_steps_that_no_agent_will_tell_of_are_not_waited_for_but_the_jobs_end_is() -> None:
+def test_steps_that_no_agent_will_tell_of_are_not_waited_for():
     for steps in ([], [totals(0, 0)]):
         session = PlayedSession(arrival(), steps, [*aside(0), *aside(1)])
         with pytest.raises(CommandError, match=r"any more: agent disabled itself: OSError .*: \? no"):
@@ -157,23 +154,23 @@ def test_steps_that_no_agent_will_tell_of_are_not_waited_for_but_the_jobs_end_is
     assert not enough
 
 
-def test_a_rank_whose_agent_disabled_itself_keeps_no_other_waiting() -> None:
+def test_rank_with_a_disabled_agent_keeps_no_other_waiting():
     session = PlayedSession(arrival(), [totals(0, 0), *aside(0)], [totals(1, 0)], [totals(1, 1)])
     enough, found = played(session, steps=2)
     assert enough
     assert places(found) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_a_connection_to_the_job_that_broke_for_good_is_a_failure() -> None:
+def test_connection_that_broke_for_good_is_a_failure():
     with pytest.raises(CommandError, match="did not come back"):
         played(PlayedSession(arrival(), hub_state=HubState.LOST))
 
 
-def test_every_line_is_flushed_by_itself() -> None:
+def test_every_line_is_flushed_by_itself():
     class Pipe(io.StringIO):
         flushed = 0
 
-        def flush(self) -> None:
+        def flush(self):
             self.flushed += 1
             assert self.getvalue().count("\n") == self.flushed
 
@@ -182,7 +179,7 @@ def test_every_line_is_flushed_by_itself() -> None:
     assert out.flushed == 4
 
 
-def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> None:
+def test_each_sample_is_a_line_that_counts_as_no_step():
     known = [device(0), numa(0), sample(0, 1), sample(1, 1), sample(0, 2)]
     session = PlayedSession(arrival(), known, [totals(0, 0), sample(0, 3), totals(1, 0)], [totals(0, 1)])
     enough, found = played(session, steps=1)
@@ -194,7 +191,7 @@ def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> Non
     assert (found[1]["gpu_uuid"], found[1]["cpu_set"]) == (None, None)
 
 
-def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
+def test_what_an_agent_costs_is_a_line_whenever_more_is_known():
     first = OwnCost(1, 0.001, 0.004, 0.01, 0.02, watched=True)
     second = OwnCost(1, 0.002, 0.001, 0.02, 0.01, watched=True)
     session = PlayedSession(arrival(), [first, totals(0, 0)], [first], [second, *end()])
@@ -206,7 +203,7 @@ def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
     ]
 
 
-def test_figures_that_are_bounds_say_so() -> None:
+def test_figures_that_are_bounds_say_so():
     sources = [rank_info(0), info(1)]
     steps = [totals(0, 0), unmeasured(0, 1), totals(1, 0)]
     _, found = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
@@ -215,7 +212,7 @@ def test_figures_that_are_bounds_say_so() -> None:
     assert [record["bounds"] for record in found if record["type"] == "step"] == [bounds, {}, {}]
 
 
-def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:
+def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes():
     same = numa(0, reason="the same in other words")
     changed = [numa(0, cpu_set="0-3"), *end()]
     session = PlayedSession(arrival(), [device(0, ""), numa(0)], [totals(0, 0)], [same], changed)
@@ -227,7 +224,7 @@ def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:
     assert found == []
 
 
-def test_with_detail_a_step_is_held_until_it_is_known_who_waited_in_it_and_its_collectives_come() -> None:
+def test_with_detail_a_step_is_held_until_its_waits_are_known():
     session = PlayedSession(
         arrival(),
         [totals(0, 0), detail(0, 0)],

@@ -1,19 +1,18 @@
 """The dashboard in a real terminal (a pseudo-terminal), on its own and as ``overlaptop demo`` opens it."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from overlaptop.jobs.processes import is_alive
-from overlaptop.jobs.record import JobRecord, list_jobs
-from tests.processes import Traces, eventually
+from overlaptop.jobs.record import list_jobs
+from tests.processes import eventually
 
 from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
-def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
+def assert_ended_by(terminal, signum, traces):
     terminal.process.send_signal(signum)
     assert terminal.wait() == 128 + signum
     assert LEAVE_ALTERNATE_SCREEN in terminal.seen
@@ -21,7 +20,7 @@ def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) 
     assert traces.alive() == []
 
 
-def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
+def test_a_dashboard_whose_terminal_goes_away_ends(traces):
     with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
         terminal.close_window()
@@ -29,27 +28,27 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
     assert traces.alive() == []
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGCONT])
-def test_dashboard_continued_after_a_stop_draws_and_quits(stop: signal.Signals, traces: Traces) -> None:
+def test_dashboard_continued_after_a_stop_draws_and_quits(traces):
     with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
-        terminal.process.send_signal(stop)
-        if stop is not signal.SIGCONT:
-            eventually(lambda: stopped(terminal.process.pid))
-        terminal.seen = b""
-        terminal.process.send_signal(signal.SIGCONT)
-        terminal.read_until(b"allreduce_matmul")
+        for stop in (signal.SIGTSTP, signal.SIGCONT):
+            terminal.process.send_signal(stop)
+            if stop is signal.SIGTSTP:
+                eventually(lambda: stopped(terminal.process.pid))
+            terminal.seen = b""
+            terminal.process.send_signal(signal.SIGCONT)
+            terminal.read_until(b"allreduce_matmul")
         terminal.type("q")
         assert terminal.wait() == 0
         assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
 
 
-def stopped(pid: int) -> bool:
+def stopped(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
 
 
-def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
+def test_job_that_failed_is_explained_after_the_dashboard(traces):
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", str(10**8)) as terminal:
         terminal.read_until(b"RuntimeError:")
         terminal.type("\x03")
@@ -58,7 +57,7 @@ def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Trac
     assert traces.alive() == []
 
 
-def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(traces: Traces) -> None:
+def test_workload_can_be_chosen_and_ends_with_the_dashboard(traces):
     with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
@@ -69,14 +68,14 @@ def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(trac
     assert traces.alive() == []
 
 
-def test_a_dashboard_that_would_be_drawn_into_a_file_reports_it_on_the_screen(tmp_path: Path) -> None:
+def test_dashboard_is_not_drawn_into_a_file(tmp_path):
     with (tmp_path / "stderr").open("wb") as file, Terminal("demo", stderr=file) as terminal:
         assert terminal.wait() == 2
         assert b"draws on stderr" in terminal.seen
         assert terminal.seen.count(b"\n") == 1
 
 
-def test_a_relay_is_not_for_a_terminal_and_not_named_where_people_look() -> None:
+def test_relay_is_not_for_a_terminal():
     assert "relay" not in run_here("--help").stdout
     with Terminal("relay", "--stdio") as terminal:
         assert terminal.wait() == 2
@@ -87,14 +86,14 @@ def test_a_relay_is_not_for_a_terminal_and_not_named_where_people_look() -> None
 # Another workload from the dashboard's keys
 
 
-def jobs_are(condition: Callable[[list[JobRecord]], bool]) -> bool:
+def jobs_are(condition):
     return eventually(lambda: condition(list_jobs()), START_LIMIT_S)
 
 
 @pytest.mark.timeout(300)
-def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_both_also_by_a_signal(
-    traces: Traces,
-) -> None:
+def test_dashboard_turns_to_another_workload_and_ends_both(
+    traces,
+):
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
         terminal.read_until(STEPS)
         (first,) = list_jobs()

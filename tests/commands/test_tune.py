@@ -1,17 +1,13 @@
 """``overlaptop tune``: what it prints, its exit status, and that a value it tried does not stay."""
 
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
 from overlaptop.commands import trials, tune
-from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire.commands import argument
 from overlaptop.wire.knobs import Knob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
 from tests.launch.jobs import Alone
-from tests.processes import Traces
 from tests.trials.live_job import LiveJob
 
 from .running import overlaptop, records, run_here
@@ -45,23 +41,23 @@ while True:
 class Session(LiveJob):
     """It does what a test wants at each tick."""
 
-    def on_tick(self, number: int) -> None:
+    def on_tick(self, number):
         """A test's."""
 
-    def tick(self) -> Snapshot:
+    def tick(self):
         self.ticks += 1
         self.on_tick(self.ticks)
         return super().tick()
 
 
 @pytest.fixture
-def job(quickly: None, monkeypatch: pytest.MonkeyPatch) -> Session:
+def job(quickly, monkeypatch):
     session = Session(knob=structs.replace(BUCKET_CAP_MB, code=CODE))
     monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
     return session
 
 
-def test_a_table_and_last_lines_tell_what_was_found(job: Session) -> None:
+def test_a_table_and_last_lines_tell_what_was_found(job):
     done = run_here("tune")
     head, present, *rows, best, code = done.stdout.splitlines()
     assert (done.returncode, head.split()[:3]) == (0, ["bucket_cap_mb", "step", "difference"])
@@ -74,18 +70,18 @@ def test_a_table_and_last_lines_tell_what_was_found(job: Session) -> None:
     assert job.value == 25
 
 
-def test_with_keep_the_best_value_is_set(job: Session) -> None:
+def test_with_keep_the_best_value_is_set(job):
     done = run_here("tune", "--keep", "--values", "60,400")
     assert (done.returncode, job.value) == (0, 60)
 
 
-def test_with_keep_nothing_is_set_where_no_value_is_shorter(job: Session) -> None:
+def test_with_keep_nothing_is_set_where_no_value_is_shorter(job):
     done = run_here("tune", "--keep", "--values", "3,400")
     assert (done.returncode, job.value) == (0, 25)
     assert done.stdout.endswith("bucket_cap_mb 25 MiB: no value tried is shorter\n")
 
 
-def test_records_tell_each_trial_each_value_and_the_result(job: Session) -> None:
+def test_records_tell_each_trial_each_value_and_the_result(job):
     found = records(run_here("tune", "--json", "--values", "60,400").stdout)
     tried, values, (result,) = (
         [record for record in found if record["type"] == kind] for kind in ("trial", "value", "result")
@@ -98,7 +94,7 @@ def test_records_tell_each_trial_each_value_and_the_result(job: Session) -> None
     assert {argument(command, "value") for command in job.sent} == {60, 400}
 
 
-def test_a_small_budget_says_what_is_known_and_how_to_give_more(job: Session) -> None:
+def test_a_small_budget_says_what_is_known_and_how_to_give_more(job):
     done = run_here("tune", "--budget", "120")
     assert done.returncode == 0
     assert {line.split()[-1] for line in done.stdout.splitlines()[2:]} == {"known"}
@@ -107,8 +103,8 @@ def test_a_small_budget_says_what_is_known_and_how_to_give_more(job: Session) ->
     assert (value["difference_low"], value["difference_high"], result["best"]) == (None, None, None)
 
 
-def test_interrupted_it_prints_what_was_measured(job: Session) -> None:
-    def on_tick(number: int) -> None:
+def test_interrupted_it_prints_what_was_measured(job):
+    def on_tick(number):
         if number == 200:
             raise KeyboardInterrupt
 
@@ -118,7 +114,7 @@ def test_interrupted_it_prints_what_was_measured(job: Session) -> None:
     assert done.stdout.startswith("bucket_cap_mb ")
 
 
-def test_a_job_that_ends_meanwhile_still_tells_what_was_found(job: Session) -> None:
+def test_a_job_that_ends_meanwhile_still_tells_what_was_found(job):
     job.on_tick = lambda number: job.end() if number == 150 else None
     done = run_here("tune")
     assert done.returncode == 1
@@ -126,11 +122,11 @@ def test_a_job_that_ends_meanwhile_still_tells_what_was_found(job: Session) -> N
     assert done.stderr.endswith("overlaptop: the job ended\n")
 
 
-def forbid(job: Session) -> None:
+def forbid(job):
     job.fleet.apply(info(0, control_allowed=False))
 
 
-def narrow(job: Session) -> None:
+def narrow(job):
     job.knob = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
     job._tell_knob()
 
@@ -147,31 +143,27 @@ def narrow(job: Session) -> None:
         (["--knob", "lr"], 2, "lr cannot be set; of this job there is: bucket_cap_mb"),
     ],
 )
-def test_what_cannot_be_tried_is_one_line(
-    job: Session, monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, complaint: str
-) -> None:
+def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, status, complaint):
     monkeypatch.setattr(tune, "KNOBS_S", 0.0)
     narrow(job)
     done = run_here("tune", *words)
     assert (done.returncode, complaint in done.stderr, job.value) == (status, True, 25)
 
 
-def test_a_job_without_control_is_not_tried(job: Session) -> None:
+def test_a_job_without_control_is_not_tried(job):
     forbid(job)
     done = run_here("tune")
     assert (done.returncode, job.sent) == (1, [])
     assert "start the job with --control" in done.stderr
 
 
-def test_values_that_ranks_refuse_say_why(job: Session) -> None:
+def test_values_that_ranks_refuse_say_why(job):
     job.refuses = "its model is compiled"
     done = run_here("tune", "--values", "50")
     assert (done.returncode, done.stderr) == (1, "overlaptop: rank 0 refused: its model is compiled\n")
 
 
-def test_ranks_without_a_step_are_not_waited_for_for_ever(
-    job: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_without_a_step_are_not_waited_for_for_ever(job, monkeypatch):
     monkeypatch.setattr(trials, "STARTING_S", 0.0)
     job.fleet.apply(step(0, 0))
     monkeypatch.setattr(job, "tick", job.fleet.snapshot)
@@ -180,7 +172,7 @@ def test_ranks_without_a_step_are_not_waited_for_for_ever(
     assert (done.returncode, done.stderr) == (1, f"overlaptop: {complaint}\n")
 
 
-def test_it_says_once_which_rank_it_waits_for(job: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_once_which_rank_it_waits_for(job, monkeypatch):
     monkeypatch.setattr(trials, "ANNOUNCE_S", 0.0)
     job.fleet.apply(step(0, 0))
     looks = iter([job.fleet.snapshot()] * 5)
@@ -192,9 +184,7 @@ def test_it_says_once_which_rank_it_waits_for(job: Session, monkeypatch: pytest.
 # Real jobs
 
 
-def test_a_script_that_fails_is_told_by_its_last_lines(
-    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_fails_is_told_by_its_last_lines(tmp_path, traces, monkeypatch):
     monkeypatch.setattr(tune, "Launcher", Alone)
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('no data here')\n")
@@ -206,7 +196,7 @@ def test_a_script_that_fails_is_told_by_its_last_lines(
 
 
 @pytest.mark.slow
-def test_a_script_is_started_its_best_value_found_and_it_is_ended(tmp_path: Path, traces: Traces) -> None:
+def test_script_is_started_its_best_value_found_and_ended(tmp_path, traces):
     script = tmp_path / "valley.py"
     script.write_text(VALLEY)
     done = overlaptop("tune", str(script), "--nproc", "2", "--knob", "chunks", "--values", "8", "--json")

@@ -5,10 +5,8 @@ import shutil
 import socket
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pynvml
 import pytest
@@ -21,7 +19,6 @@ from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.gather_key import VARIABLE, make_key
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import write_job
-from overlaptop.records import CheckRecord
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.agent.telemetry.driver import install
 from tests.agent.telemetry.machines import h200_pair
@@ -52,14 +49,14 @@ RANK_PID = 4242
 class Scene:
     """The machine. A test changes its parts, and looks."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root, monkeypatch):
         self.root, self.monkeypatch = root, monkeypatch
         self.files = dict(H200)
         self.environ = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
         self.size = os.terminal_size((120, 40))
         self.free_bytes = 1 << 30
         self.nvml = h200_pair()
-        self.torch: Any = SimpleNamespace(
+        self.torch = SimpleNamespace(
             __version__="2.11.0+cu130",
             version=SimpleNamespace(cuda="13.0", hip=None),
             distributed=SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: True),
@@ -69,9 +66,9 @@ class Scene:
                 nccl=SimpleNamespace(version=lambda: (2, 28, 9)),
             ),
         )
-        self.cupti: Any = SimpleNamespace(version=lambda: 130000, enable=lambda _kind: None)
+        self.cupti = SimpleNamespace(version=lambda: 130000, enable=lambda _kind: None)
 
-    def look(self) -> dict[str, CheckRecord]:
+    def look(self):
         for name, text in self.files.items():
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +79,7 @@ class Scene:
         patch(shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free_bytes))
         patch(doctor.cupti_library, "load", lambda: self.cupti)
         self.monkeypatch.setitem(sys.modules, "torch", self.torch)
-        found: dict[str, CheckRecord] = {}
+        found = {}
         for each in examine(Machine(self.root, self.environ)):
             assert each.check not in found
             found[each.check] = each
@@ -90,7 +87,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socket_dir: Path) -> Scene:
+def scene(tmp_path, monkeypatch, socket_dir):
     monkeypatch.delenv("OVERLAPTOP_SSH", raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -98,7 +95,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socket_dir: Path) -> 
     return Scene(tmp_path / "root", monkeypatch)
 
 
-def test_a_machine_on_which_all_is_well_has_a_line_for_each_thing(scene: Scene, socket_dir: Path) -> None:
+def test_machine_on_which_all_is_well_has_a_line_each(scene, socket_dir):
     found = scene.look()
     found.pop("overlaptop")  # as this machine's is
     assert {name: check.finding for name, check in found.items()} == {
@@ -118,7 +115,7 @@ def test_a_machine_on_which_all_is_well_has_a_line_for_each_thing(scene: Scene, 
     assert {check.status for check in found.values()} == {"ok"}
 
 
-def test_a_laptop_without_a_gpu_is_well(scene: Scene) -> None:
+def test_a_laptop_without_a_gpu_is_well(scene):
     scene.files = LAPTOP
     scene.nvml.refuse["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     scene.torch.version.cuda = None
@@ -132,13 +129,13 @@ def test_a_laptop_without_a_gpu_is_well(scene: Scene) -> None:
 # Each thing that may be amiss: what a test changes of the machine, and what is found then.
 
 
-def changed(**values: Any) -> Callable[[Scene], None]:
+def changed(**values):
     """``torch__cuda__device_count=f`` is scene.torch.cuda.device_count = f."""
 
-    def change(scene: Scene) -> None:
+    def change(scene):
         for name, value in values.items():
             *path, last = name.split("__")
-            place: Any = scene
+            place = scene
             for part in path:
                 place = getattr(place, part)
             setattr(place, last, value)
@@ -146,33 +143,33 @@ def changed(**values: Any) -> Callable[[Scene], None]:
     return change
 
 
-def mounted(kind: str) -> Callable[[Scene], None]:
+def mounted(kind):
     return changed(files={**H200, "proc/self/mounts": f"server:/x / {kind} rw 0 0\n"})
 
 
-def refused(function: str, code: int) -> Callable[[Scene], None]:
+def refused(function, code):
     return lambda scene: scene.nvml.refuse.update({function: code})
 
 
-def no_gpu_seen(caught: str = "", **environ: str) -> Callable[[Scene], None]:
-    def is_available() -> bool:
+def no_gpu_seen(caught="", **environ):
+    def is_available():
         if caught:
             warnings.warn(caught, stacklevel=1)
         return False
 
-    def change(scene: Scene) -> None:
+    def change(scene):
         scene.environ.update(environ)
         scene.torch.cuda.is_available = is_available
 
     return change
 
 
-def of_torch(version: str) -> Callable[[Scene], None]:
+def of_torch(version):
     return lambda scene: setattr(scene.torch, "__version__", version)
 
 
-def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*_arguments: object) -> Any:
+def raising(error):
+    def fail(*_arguments):
         raise error
 
     return fail
@@ -214,23 +211,19 @@ def raising(error: Exception) -> Callable[..., Any]:
         (changed(size=None), "torch", "ok", "sees 2 GPUs"),
     ],
 )  # fmt: skip
-def test_each_thing_that_is_amiss_has_its_finding(
-    scene: Scene, change: Callable[[Scene], None], check: str, status: str, words: str
-) -> None:
+def test_each_thing_that_is_amiss_has_its_finding(scene, change, check, status, words):
     change(scene)
     found = scene.look()[check]
     assert found.status == status
     assert words in f"{found.finding}: {found.remedy}"
 
 
-def test_a_device_that_this_user_may_not_open_is_named(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_this_user_may_not_open_is_named(scene, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "nvidiactl")
     assert scene.look()["devices"].finding == "this user may not open /dev/nvidiactl"
 
 
-def test_without_ssh_no_host_is_reached_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ssh_no_host_is_reached_by_name(scene, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert scene.look()["ssh"].status == "warning"
 
@@ -238,7 +231,7 @@ def test_without_ssh_no_host_is_reached_by_name(scene: Scene, monkeypatch: pytes
 # The socket directory and the jobs in it
 
 
-def test_a_directory_that_is_not_there_is_left_so(scene: Scene, socket_dir: Path) -> None:
+def test_a_directory_that_is_not_there_is_left_so(scene, socket_dir):
     socket_dir.rmdir()
     assert scene.look()["sockets"].finding == f"{socket_dir}, which the first job makes"
     assert not socket_dir.exists()
@@ -252,9 +245,7 @@ def test_a_directory_that_is_not_there_is_left_so(scene: Scene, socket_dir: Path
         ("x" * 90, "a shorter directory"),
     ],
 )
-def test_a_directory_that_cannot_be_used_is_a_fault_and_its_jobs_are_not_looked_at(
-    scene: Scene, socket_dir: Path, monkeypatch: pytest.MonkeyPatch, folder: str, words: str
-) -> None:
+def test_directory_that_cannot_be_used_is_a_fault(scene, socket_dir, monkeypatch, folder, words):
     (socket_dir / "open").mkdir()
     (socket_dir / "open").chmod(0o770)
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / folder))
@@ -263,7 +254,7 @@ def test_a_directory_that_cannot_be_used_is_a_fault_and_its_jobs_are_not_looked_
     assert words in found["sockets"].finding
 
 
-def write(key: str, **changes: object) -> None:
+def write(key, **changes):
     """The record of a job whose hub is this process."""
     pid, ticks = os.getpid(), process_start_time(os.getpid())
     made = record(
@@ -275,7 +266,7 @@ def write(key: str, **changes: object) -> None:
     write_job(replace(made, **changes))
 
 
-def test_a_job_is_a_line_with_its_protocol(scene: Scene) -> None:
+def test_a_job_is_a_line_with_its_protocol(scene):
     write("abc")
     found = scene.look()["jobs"]
     words = f"abc, train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}"
@@ -283,14 +274,14 @@ def test_a_job_is_a_line_with_its_protocol(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("other", "older"), [(-1, "that one"), (1, "this one")])
-def test_a_job_of_another_protocol_is_a_fault(scene: Scene, other: int, older: str) -> None:
+def test_a_job_of_another_protocol_is_a_fault(scene, other, older):
     write("abc", protocol=PROTOCOL_VERSION + other)
     found = scene.look()["jobs"]
     assert found.status == "fault"
     assert found.remedy == f"watch it by `/venv/bin/python -m overlaptop`, or update {older}"
 
 
-def test_a_profiler_in_a_ranks_environment_is_a_warning(scene: Scene) -> None:
+def test_a_profiler_in_a_ranks_environment_is_a_warning(scene):
     write("abc")
     scene.files[f"proc/{RANK_PID + 1}/environ"] = "PATH=/bin\0CUDA_INJECTION64_PATH=/opt/x.so\0"
     found = scene.look()["jobs"]
@@ -298,7 +289,7 @@ def test_a_profiler_in_a_ranks_environment_is_a_warning(scene: Scene) -> None:
     assert f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}" in found.finding
 
 
-def test_a_port_of_a_gathered_job_that_cannot_be_reached_is_a_warning(scene: Scene) -> None:
+def test_port_of_a_gathered_job_out_of_reach_is_a_warning(scene):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         write("abc", root_host="127.0.0.1", root_port=port)
@@ -309,7 +300,7 @@ def test_a_port_of_a_gathered_job_that_cannot_be_reached_is_a_warning(scene: Sce
     assert (closed.status, closed.finding) == ("warning", f"{place} cannot be reached (Connection refused)")
 
 
-def test_the_key_is_found_unless_others_can_read_it(scene: Scene) -> None:
+def test_the_key_is_found_unless_others_can_read_it(scene):
     path = make_key()
     found = scene.look()["key"]
     assert (found.status, found.finding) == ("ok", f"for --gather, in {path}")
@@ -318,7 +309,7 @@ def test_the_key_is_found_unless_others_can_read_it(scene: Scene) -> None:
     assert (found.status, "run chmod 600" in found.finding) == ("warning", True)
 
 
-def test_a_record_that_is_not_understood_is_a_warning(scene: Scene) -> None:
+def test_a_record_that_is_not_understood_is_a_warning(scene):
     folder = job_dir("abc", create=True)
     (folder / "job.json").write_text('{"protocol": 99}')
     found = scene.look()["jobs"]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
 from overlaptop.findings.measures import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
@@ -35,7 +34,7 @@ COUNTERS = {
 
 
 @pytest.mark.parametrize("rule", COUNTERS)
-def test_a_counter_that_is_half_of_the_step_names_the_rank_before_any_step_is_measured(rule):
+def test_counter_of_half_the_step_names_the_rank_unmeasured(rule):
     evidence = counted(**COUNTERS[rule])
     assert evidence.steps == ()
     found = the(evidence, rule)
@@ -92,10 +91,6 @@ def test_loading_data_is_no_sleep():
     assert rules(both) == {("data_loading", (LATE,))}
 
 
-def test_what_all_ranks_spend_alike_names_nobody():
-    assert rules(counted(loading_ns=lambda rank, number: 50 * MS)) == set()
-
-
 def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
     evidence = job(healthy, steps=24, loading_ns=of_late(50 * MS))
     assert ("data_loading", (LATE,)) not in rules(evidence)
@@ -108,10 +103,6 @@ def test_three_measured_steps_confirm_it():
     found = the(replace(measured, counted=unmeasured.counted), "data_loading")
     assert (found.ranks, found.certainty) == ((LATE,), Certainty.MEASURED)
     assert found.gain_ns == pytest.approx(60 * MS, rel=0.02)
-
-
-def test_a_job_of_one_rank_has_no_slow_one():
-    assert find(counted(ranks=1, loading_ns=lambda rank, number: 60 * MS)) == ()
 
 
 def test_the_excess_of_each_rank_is_that_over_all_others():

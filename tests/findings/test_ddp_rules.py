@@ -35,7 +35,7 @@ def test_small_exposed_rests_of_ddp_raise_nothing():
     assert find(job(HEALTHY, *ddp(25, [25] * 4))) == ()
 
 
-def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_named():
+def test_buckets_that_take_their_latency_are_too_small():
     # 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
     calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 88, 4)]
     small = partial(job, reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 24))
@@ -93,7 +93,7 @@ def test_a_first_bucket_that_begins_late_tells_what_is_in_it():
     assert "static_graph=True" in the(unused, "late_first_bucket").advice
 
 
-def test_gradients_that_are_copied_out_of_their_buckets_are_told_with_the_switch():
+def test_gradients_copied_out_of_buckets_are_told_the_switch():
     copied = reduced([(40, 50, 25)], ((0, 80), (90, 100)), copies=((84, 89),))
     found = the(job(copied, *ddp(25, [25], gradient_as_bucket_view=False)), "gradient_copies")
     assert found.gain_ns == 5 * MS
@@ -107,7 +107,7 @@ def test_gradients_that_are_copied_out_of_their_buckets_are_told_with_the_switch
     assert find(job(HEALTHY, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
 
 
-def test_a_search_for_unused_parameters_is_told_where_gpus_stand_idle_meanwhile():
+def test_search_for_unused_parameters_is_told_where_gpus_idle():
     gap = reduced([(40, 50, 25)], ((0, 18), (22, 100)))
     searching = ddp(25, [25], find_unused_parameters=True)
     assert the(job(gap, *searching), "unused_parameters").gain_ns == 4 * MS
@@ -127,7 +127,7 @@ def accumulating(*calls):
     return lambda rank, number: Timeline(100, ((0, 35), (45, 80), (90, 100)), made, phases=phases)
 
 
-def test_a_reduction_in_every_micro_step_is_told_and_one_in_the_last_is_not():
+def test_reduction_in_every_micro_step_is_told():
     both = accumulating(("allreduce_", 25, 45), ("allreduce_", 70, 90))
     found = the(job(both, *ddp(25, [25])), "reduced_every_micro_step")
     assert (found.gain_ns, "no_sync()" in found.advice) == (10 * MS, True)
@@ -137,7 +137,7 @@ def test_a_reduction_in_every_micro_step_is_told_and_one_in_the_last_is_not():
     assert ("reduced_every_micro_step", ()) not in rules(job(little, *ddp(25, [25])))
 
 
-def test_fsdp2_that_reduces_in_every_micro_step_is_told_its_own_switch():
+def test_fsdp2_that_reduces_each_micro_step_is_told_its_switch():
     scattered = accumulating(("_reduce_scatter_base", 25, 45), ("_reduce_scatter_base", 70, 90))
     found = the(job(scattered, knobs(prefetch_forward=None)), "reduced_every_micro_step")
     assert "set_requires_gradient_sync(False)" in found.advice

@@ -40,7 +40,7 @@ def timelines(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(timelines())
-def test_of_each_collective_that_is_exposed_which_has_no_compute_beside_it(laid):
+def test_exposed_is_what_has_no_compute_beside_it(laid):
     found = step_calls(job(lambda rank, number: laid))
     compute = from_pairs([(start * MS, end * MS) for start, end in laid.compute])
     expected = [

@@ -35,7 +35,7 @@ def found(gain_ms, rule="data_loading", why_late=False):
         (0, found(40, rule="bucket_too_large"), False),
     ],
 )
-def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_ms, first, is_said):
+def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, is_said):
     snapshot = waiting_job(late_ms=late_ms).tick()
     said = first_line(snapshot, [first])
     if not is_said:
@@ -45,7 +45,7 @@ def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_m
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
 
 
-def test_the_shown_finding_stays_the_first_line_until_it_gains_clearly_less():
+def test_shown_finding_stays_until_it_gains_clearly_less():
     snapshot = waiting_job(late_ms=16).tick()
     wait_ns = snapshot.wait_window.exposed_wait_ns
     for share, stays in ((0.9, True), (0.6, False)):

@@ -7,7 +7,6 @@ import pytest
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
-from overlaptop.findings.finding import Finding
 from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, trailing
 from tests.fleet.builders import MS, stacks
@@ -38,7 +37,7 @@ def step_ms(late_ms):
     return COMPUTE_MS + late_ms + TRANSFER_MS + OPTIMIZER_MS
 
 
-def why_late(evidence) -> Finding:
+def why_late(evidence):
     [found] = [each for each in find(evidence) if each.ranks == (LATE,)]
     return found
 
@@ -130,7 +129,7 @@ def test_without_a_gpu_what_ranks_wait_is_lost():
     assert why_late(evidence).gain_ns == pytest.approx(20 * MS, rel=0.01)
 
 
-def test_slow_stage_of_a_pipeline_costs_what_ranks_wait_and_no_more_than_its_cause():
+def test_slow_stage_costs_what_ranks_wait_up_to_its_cause():
     evidence = evidence_of(seen(gpipe, 4, 8, takes=lambda stage: 1 + 2 * (stage == 1), steps=20))
     [found] = [each for each in find(evidence) if each.why_late]
     [late] = late_ranks(evidence)
@@ -138,7 +137,7 @@ def test_slow_stage_of_a_pipeline_costs_what_ranks_wait_and_no_more_than_its_cau
     assert found.gain_ns == min(evidence.most_wait_ns + late.slows_ns, late.computes_ns)
 
 
-def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
+def test_less_communication_wins_nothing_from_a_busy_host():
     small = [("compute", 0.1), ("idle", 0.2)] * 40
 
     def mends_communication(lead_ms):
@@ -150,7 +149,7 @@ def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
 
 
 @pytest.mark.parametrize(("host_ms", "gain_ms"), [(1, 5), (8, 3), (11, None)])
-def test_less_communication_wins_no_more_than_the_slowest_host_leaves(host_ms, gain_ms):
+def test_less_communication_wins_what_the_slowest_host_leaves(host_ms, gain_ms):
     evidence = job(
         lambda *_: [("compute", 1)], ranks=2, host_ns=lambda rank, _: host_ms * MS * (rank == LATE)
     )
@@ -159,7 +158,7 @@ def test_less_communication_wins_no_more_than_the_slowest_host_leaves(host_ms, g
     assert {each.rule: each.gain_ns for each in find(evidence)} == expected
 
 
-def test_who_mends_one_of_two_ranks_that_are_late_in_turn_still_waits_for_the_other():
+def test_who_mends_one_of_two_late_ranks_waits_for_the_other():
     def does(rank, number):
         return [("compute", COMPUTE_MS), *[("idle", 30)] * (rank == 1 + number % 2)]
 

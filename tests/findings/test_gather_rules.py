@@ -40,22 +40,17 @@ def found_by(evidence):
     return {each.rule: each for each in found}
 
 
-def test_gathers_that_are_exposed_at_each_layer_ask_for_the_models_depth():
-    (found,) = found_by(job(EACH_LAYER, *commanded(prefetch_forward=None, prefetch_backward=1))).values()
+def test_gathers_exposed_at_each_layer_ask_for_prefetch():
+    (found,) = found_by(job(EACH_LAYER, SHALLOW)).values()
     assert found.rule == "prefetch_too_shallow"
     assert found.gain_ns == 16 * MS  # the first one is exposed whatever the depth is
     assert found.advice == (
         "set_modules_to_forward_prefetch() with the next 1 module in each, "
-        "which takes up to 64.0 MiB of memory; to try it now: overlaptop set prefetch_forward=1"
-    )
-
-
-def test_gathers_of_a_job_without_control_name_the_line_of_code():
-    (found,) = found_by(job(EACH_LAYER, SHALLOW)).values()
-    assert found.advice == (
-        "set_modules_to_forward_prefetch() with the next 1 module in each, "
         "which takes up to 64.0 MiB of memory"
     )
+    obeys = commanded(prefetch_forward=None, prefetch_backward=1)
+    (by_command,) = found_by(job(EACH_LAYER, *obeys)).values()
+    assert by_command.advice == f"{found.advice}; to try it now: overlaptop set prefetch_forward=1"
 
 
 @pytest.mark.parametrize("facts", [(SHALLOW,), (SHALLOW, *MEMORY)])
@@ -63,7 +58,7 @@ def test_only_the_first_gather_exposed_is_as_it_has_to_be(facts):
     assert found_by(job(FIRST_ONLY, *facts)) == {}
 
 
-def test_gathers_that_take_longer_than_a_layer_are_no_matter_of_prefetch():
+def test_gathers_longer_than_a_layer_are_no_matter_of_prefetch():
     assert "prefetch_too_shallow" not in found_by(job(gathers((0.1, 10, 20, 30, 40), gather_ms=9), SHALLOW))
 
 
@@ -76,7 +71,7 @@ def test_all_gathers_of_another_wrapper_are_not_fsdp2s():
     assert "prefetch_too_shallow" not in found_by(job(EACH_LAYER))
 
 
-def test_what_backward_gathers_again_can_stay_where_there_is_memory():
+def test_what_is_gathered_again_can_stay_where_there_is_memory():
     again = gathers((0.1, -10, -20, -30), (55, 65, 75, 85))
     deep = knobs(prefetch_forward=1, prefetch_backward=1)
     (found,) = found_by(job(again, deep, *MEMORY)).values()

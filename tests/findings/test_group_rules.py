@@ -31,7 +31,7 @@ def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100, fuse
     return job(lay, ranks=ranks)
 
 
-def test_a_bubble_as_the_formula_has_it_is_told_with_the_micro_batches_that_shrink_it():
+def test_bubble_is_told_with_micro_batches_that_shrink_it():
     # Four stages and four micro-batches: 3/7 of the step.
     found = the(stage([58] * 4, ranks=4), "pipeline_bubble")
     assert found.ranks == (0, 1, 2, 3)
@@ -41,13 +41,13 @@ def test_a_bubble_as_the_formula_has_it_is_told_with_the_micro_batches_that_shri
     assert the(stage([58] * 4, ranks=4, fused=True), "pipeline_bubble") == found
 
 
-def test_stages_that_stand_far_longer_than_the_formula_or_hardly_have_another_cause():
+def test_stages_that_stand_far_longer_or_hardly_are_no_bubble():
     names = [{rule for rule, _ in rules(stage([busy] * 4, ranks=4))} for busy in (10, 90)]
     assert not names[0] & {"pipeline_bubble"}
     assert not names[1] & {"pipeline_bubble", "uneven_stages"}
 
 
-def test_the_stage_that_computes_longest_is_named_with_the_one_that_has_room():
+def test_longest_stage_is_named_with_the_one_that_has_room():
     found = the(stage([50, 50, 80, 40], ranks=4), "uneven_stages")
     assert (found.ranks, found.gain_ns) == ((2,), 25 * MS)
     assert found.advice.startswith(
@@ -55,13 +55,13 @@ def test_the_stage_that_computes_longest_is_named_with_the_one_that_has_room():
     )
 
 
-def test_an_exchange_between_neighbours_in_each_layer_is_no_pipeline():
+def test_exchange_between_neighbours_each_layer_is_no_pipeline():
     found = {rule for rule, _ in rules(stage([50, 80], micro_batches=40))}
     assert not found & {"pipeline_bubble", "uneven_stages"}
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_that_the_late_rank_changes_is_no_jitter_where_stages_pass_work_on(together):
+def test_late_stages_that_change_are_no_jitter(together):
     evidence = evidence_of(seen(gpipe, 4, 4, together=together, steps=20))
     assert evidence.window.share > JITTER_SHARE
     assert {rule for rule, _ in rules(evidence)} == {"pipeline_bubble"}
@@ -86,7 +86,7 @@ def reducing(sizes_of):
     return job(lay, ranks=3)
 
 
-def test_a_rank_that_reduces_other_sizes_or_fewer_is_named_with_the_difference():
+def test_rank_that_reduces_other_sizes_or_fewer_is_named():
     other = the(reducing(lambda rank, _: (25, 12 if rank == 1 else 25)), "ranks_differ")
     assert (other.ranks, other.gain_ns) == ((1,), None)
     assert other.measured.endswith("more 1 allreduce_ of 12.0 MiB; fewer 1 allreduce_ of 25.0 MiB")

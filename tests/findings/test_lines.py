@@ -110,7 +110,7 @@ def test_finding_about_a_late_host_names_the_line(rule):
     assert (without.title, without.line, without.record("a").line) == (found.title, "", None)
 
 
-def test_line_is_looked_at_where_it_is_known_and_found_by_py_spy_where_not():
+def test_line_that_is_not_known_is_found_by_py_spy():
     known, unknown = (about_late(job(STANDS, *facts)).advice for facts in (sampled(), []))
     assert known.startswith("look at train.py:1: ")
     assert "py-spy" not in known
@@ -151,7 +151,7 @@ def loads(loading_ns, *facts):
     return [each.advice for each in find(evidence) if each.rule == "data_loading"]
 
 
-def test_job_without_a_dataloader_is_not_said_to_load_data_where_a_line_is_known():
+def test_job_without_a_dataloader_is_told_the_line_instead():
     facts = sampled(own=5, others=4, ranks=range(2))
     assert loads(0, *facts) == []
     waits_for_the_gpu = sampled(own=9, others=9, ranks=range(2))

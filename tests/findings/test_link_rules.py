@@ -66,7 +66,7 @@ def test_a_gpu_with_fewer_nvlinks_than_its_like_is_named(weak, gain_ms, says):
     assert find(job(hidden, device(0), weak, *samples)) == ()
 
 
-def test_pcie_that_is_turned_down_under_load_is_named_where_collectives_go_over_it():
+def test_pcie_turned_down_is_named_where_collectives_use_it():
     rates = {"nvlink": (None, None), "pcie": (9 * GB, 9 * GB)}
     samples = [sample(rank, at, **rates) for at in (0, 1) for rank in (0, 1)]
     by_pcie = {"links": (GpuLink("pcie", "", None, "PHB"),), "nvlink_count": 0}
@@ -78,7 +78,7 @@ def test_pcie_that_is_turned_down_under_load_is_named_where_collectives_go_over_
     assert ("degraded_link", (1,)) not in rules(job(exposed, device(0), over_nvlink, *samples))
 
 
-def test_peer_to_peer_that_is_off_is_told_where_transferring_is_exposed():
+def test_peer_to_peer_off_is_told_where_transfers_are_exposed():
     off = environment(NCCL_P2P_DISABLE="1")
     found = the(job(exposed, *off), "peer_to_peer_off")
     assert (found.ranks, found.advice.startswith("unset NCCL_P2P_DISABLE")) == ((0, 1), True)
@@ -94,7 +94,7 @@ def test_a_group_slower_than_its_like_has_a_slow_link():
     assert ("degraded_link", (2, 3)) not in rules(job(in_pairs(slow_ms=6), ranks=4))
 
 
-def test_collectives_between_hosts_far_below_nvlink_are_told_with_what_the_job_can_do():
+def test_collectives_between_hosts_far_below_nvlink_are_told():
     evidence = job(exposed, device(0), device(1), gradients([25]), infos=two_hosts)
     found = the(evidence, "slow_between_hosts")
     assert "its NVLinks can move 450 GB/s" in found.measured

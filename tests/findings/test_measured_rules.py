@@ -16,7 +16,7 @@ def costs(change, error):
     return [OwnCost(rank, change, error, change, error, watched=True) for rank in range(RANKS)]
 
 
-def test_what_overlaptop_costs_is_said_where_it_is_known_to_be_much():
+def test_own_cost_is_said_where_it_is_known_to_be_much():
     evidence = job(healthy, *costs(0.05, 0.01))
     own = the(evidence, "own_cost")
     step_ns = evidence.steps[0].totals[0].step_ns
@@ -41,7 +41,7 @@ def test_a_kernel_that_computes_and_communicates_is_no_pause():
     assert pauses(replace(detail, fused_spans_ns=())).tolist() == [[0, 20 * MS], [40 * MS, 60 * MS]]
 
 
-def test_a_gpu_that_begins_with_such_a_kernel_does_not_wait_for_data():
+def test_gpu_that_begins_with_such_a_kernel_waits_for_no_data():
     assert "data_loading" not in {rule for rule, _ in rules(timelines(fuses))}
     idle = timelines(partial(fuses, fused=FUSED[1:]))
     assert ("data_loading", ()) in rules(idle)
@@ -58,7 +58,7 @@ def all_to_all(bytes_of, op="alltoall_base_"):
     return job(healthy, changed=changed)
 
 
-def test_a_rank_that_moves_far_more_than_the_others_in_all_to_alls_is_named():
+def test_rank_that_moves_far_more_in_all_to_alls_is_named():
     evidence = all_to_all(lambda rank: (3 if rank == 2 else 1) << 20)
     uneven = the(evidence, "uneven_experts")
     assert uneven.ranks == (2,)

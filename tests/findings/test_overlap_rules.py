@@ -40,7 +40,7 @@ def only(evidence):
     return found
 
 
-def test_communication_that_is_hidden_raises_nothing_whatever_is_set():
+def test_hidden_communication_raises_nothing_whatever_is_set():
     assert find(job(overlapped, *TIMED, FSDP2, gradients([25] * 4), knobs(bucket_cap_mb=25))) == ()
 
 
@@ -63,7 +63,7 @@ def test_many_small_collectives_are_told_to_go_as_one():
     assert advice.startswith("20 of 20 collectives move less than 256 KiB each")
 
 
-def test_one_after_the_other_names_the_call_that_costs_most_and_its_phase():
+def test_one_after_the_other_names_the_call_that_costs_most():
     def with_another(rank, number):
         each = apart(rank, number)
         calls = (call("broadcast_", 5, 10), *each.calls)
@@ -87,7 +87,7 @@ def test_one_after_the_other_names_the_variable_that_does_it(told, begins):
     assert only(job(apart, *environment(**told))).advice.startswith(begins)
 
 
-def test_reductions_behind_backward_are_told_how_to_begin_beside_it():
+def test_reductions_behind_backward_are_told_to_begin_beside_it():
     def behind(rank, number):
         phases = (("forward", 0, 20), ("backward", 20, 60), ("optimizer", 90, 100))
         return Timeline(100, ((0, 60), (90, 100)), (call("allreduce_", 60, 90),), phases=phases)
@@ -98,7 +98,7 @@ def test_reductions_behind_backward_are_told_how_to_begin_beside_it():
     )
 
 
-def test_timing_events_on_one_connection_are_named_where_both_are_set():
+def test_timing_events_on_one_connection_are_named():
     found = only(job(apart, *TIMED))
     assert (found.rule, found.ranks) == ("timing_events", (0, 1))
     assert only(job(apart, *ONE_CONNECTION)).rule == "one_after_the_other"
@@ -121,7 +121,7 @@ def test_a_depth_is_set_by_command_only_where_the_job_obeys():
     assert "overlaptop" not in advice
 
 
-def test_what_is_exposed_since_ranks_wait_for_a_late_one_is_no_matter_of_overlap():
+def test_waiting_for_a_late_rank_is_no_matter_of_overlap():
     def late(rank, number):
         starts = (35, 55, 75) if rank else (10, 40, 60)
         calls = tuple(call("allreduce_", at, end) for at, end in zip(starts, (40, 60, 80), strict=True))

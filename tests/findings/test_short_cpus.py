@@ -22,7 +22,7 @@ def test_too_few_cpus_are_told_where_all_ranks_wait_for_one():
     ("limit_percent", "says"),
     [(150, "its container may use 1.5 of 8 CPUs"), (800, "too few"), (None, "too few")],
 )
-def test_a_container_s_limit_is_named_where_it_is_less_than_the_cpus(limit_percent, says):
+def test_containers_limit_below_its_cpus_is_named(limit_percent, says):
     places = [
         numa(rank, cpu_nodes=(NodeShare(0, 8),), cpu_limit_percent=limit_percent) for rank in range(2)
     ]

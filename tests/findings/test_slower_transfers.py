@@ -48,7 +48,7 @@ def found_in(evidence, *args, **how):
     )
 
 
-def test_what_they_take_now_and_took_before_and_for_how_long_is_said(evidence):
+def test_what_they_take_now_and_took_before_is_said(evidence):
     found = found_in(evidence, [41] * 60 + [82] * 20)
     assert found.title == "transferring takes 82.0 ms a step, before it took 41.0 ms"
     assert found.measured == "for 10 s; each of these steps moves 25.0 MiB in 1 collective"
@@ -94,9 +94,7 @@ def test_only_steps_are_compared_that_move_the_same(evidence, kind, is_found):
 
 
 @pytest.mark.parametrize(("others", "is_found"), [(KIND_STEPS // 2, True), (KIND_STEPS // 2 + 1, False)])
-def test_the_kind_that_most_of_the_newest_steps_are_of_is_the_one_that_is_compared(
-    evidence, others, is_found
-):
+def test_kind_of_most_of_the_newest_steps_is_compared(evidence, others, is_found):
     begin = 80 + SLOW
     takes_ms = [40] * 80 + [80] * (SLOW + others)
     found = found_in(evidence, takes_ms, lambda number: (25 + (number >= begin)) * MIB)
@@ -105,7 +103,7 @@ def test_the_kind_that_most_of_the_newest_steps_are_of_is_the_one_that_is_compar
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kept_up", [0.0, 0.5, 0.8])
-def test_noise_is_not_taken_for_it_also_where_slow_steps_come_together(evidence, seed, kept_up):
+def test_noise_is_not_taken_for_it_even_where_it_lasts(evidence, seed, kept_up):
     """``kept_up``: of what a step is slower than usual, so much is left in the next one."""
     dice, strays, takes_ms = random.Random(seed), 0.0, []
     for _ in range(300):
@@ -125,7 +123,7 @@ def on_cpus(delayed_ms):
 
 
 @pytest.mark.parametrize(("delayed_ms", "is_found"), [(0, True), (10, True), (11, False), (None, False)])
-def test_nothing_is_said_where_cpus_move_the_bytes_and_may_be_busy(delayed_ms, is_found):
+def test_nothing_is_said_where_busy_cpus_move_the_bytes(delayed_ms, is_found):
     assert (found_in(on_cpus(delayed_ms), [40] * 60 + [80] * 20) is not None) is is_found
 
 

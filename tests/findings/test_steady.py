@@ -34,7 +34,7 @@ def shown(*told, line=None):
     return words
 
 
-def test_seconds_are_counted_until_the_first_answer_and_it_has_held():
+def test_seconds_are_counted_until_the_first_answer_has_held():
     assert shown((1, None), (3, NOT_YET), (4, LOADS), (4.5, LOADS), (5, LOADS)) == [
         "measuring, 1 s", "measuring, 3 s", "measuring, 4 s", "measuring, 4 s", "late: loads",
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_figures_follow_while_the_sentence_stays():
     assert shown((1, LOADS), (2, LOADS), (2.5, LOADS._replace(words="more")))[-1] == "more"
 
 
-def test_another_answer_takes_its_place_after_ten_seconds_without_interruption():
+def test_another_answer_takes_its_place_after_ten_seconds():
     settled = [(1, LOADS), (2, LOADS)]
     assert shown(*settled, (3, HEALTHY), (12.9, HEALTHY), (13, HEALTHY))[2:] == [
         "late: loads", "late: loads", "healthy",
@@ -90,11 +90,11 @@ def test_another_answer_takes_its_place_after_ten_seconds_without_interruption()
         assert shown(*settled, (3, HEALTHY), (9, between), (14, HEALTHY))[-1] == "late: loads"
 
 
-def test_a_cause_that_comes_and_goes_within_ten_seconds_is_never_shown():
+def test_cause_that_goes_within_ten_seconds_is_never_shown():
     assert set(shown((1, LOADS), (2, LOADS), (3, JITTER), (8, JITTER), (8.5, LOADS))[1:]) == {"late: loads"}
 
 
-def test_a_late_rank_s_cause_is_added_once_it_has_held_and_is_not_dropped_for_a_moment():
+def test_late_ranks_cause_is_added_once_it_has_held():
     settled = [(1, LATE), (4, LATE)]
     assert shown(*settled, (5, LOADS), (6, LOADS), (7, LATE))[1:] == [
         "late", "late", "late: loads", "late: loads",
@@ -109,7 +109,7 @@ def test_a_slow_cpu_gives_way_to_a_better_cause_of_the_same_rank():
     assert shown(*settled, (3, other), (4, other))[2:] == ["late: launches", "late: launches"]
 
 
-def test_after_a_change_the_earlier_answer_is_kept_until_there_is_one():
+def test_after_a_change_the_earlier_answer_is_kept_at_first():
     settled = [(1, HEALTHY), (5, HEALTHY)]
     assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [
         "healthy", "healthy", "late: loads",
@@ -119,7 +119,7 @@ def test_after_a_change_the_earlier_answer_is_kept_until_there_is_one():
     ]  # fmt: skip
 
 
-def test_after_a_change_few_measured_steps_do_not_show_that_a_problem_is_gone():
+def test_after_a_change_few_steps_do_not_end_a_problem():
     line, window = SteadyLine(), SNAPSHOT.wait_window
     settled = shown((1, JITTER), (2, JITTER), line=line)
     assert settled[-1] == "jitter"
@@ -133,7 +133,7 @@ def test_after_a_change_few_measured_steps_do_not_show_that_a_problem_is_gone():
     assert words == ["jitter", "jitter", "jitter", "jitter"]
 
 
-def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
+def test_answer_not_come_up_for_half_a_minute_gives_way_sooner():
     told = [(2 + second, (JITTER, LATE)[second // 4 % 2]) for second in range(40)]
     assert set(shown((1, HEALTHY), (5, HEALTHY), *told)[2:30]) == {"healthy"}
     assert shown((1, HEALTHY), (5, HEALTHY), *told)[-1] != "healthy"
@@ -142,7 +142,7 @@ def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
 EXPOSED = FirstLine("exposed", "", kind=Kind.EXPOSED)
 
 
-def test_figures_of_nobody_late_follow_while_a_finding_has_to_wait():
+def test_figures_of_nobody_late_follow_while_a_finding_waits():
     line, fresh = SteadyLine(), HEALTHY._replace(words="healthy, newer figures")
     assert shown((1, HEALTHY), (5, HEALTHY), line=line)[-1] == "healthy"
     at = replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 7 * S)
@@ -150,7 +150,7 @@ def test_figures_of_nobody_late_follow_while_a_finding_has_to_wait():
     assert line.take(at, JITTER, LATE).words == "healthy"
 
 
-def test_nobody_is_blamed_for_ever_where_the_answers_about_nobody_alternate():
+def test_nobody_is_blamed_for_ever_where_answers_alternate():
     told = [(3 + second, (HEALTHY, EXPOSED)[second // 3 % 2]) for second in range(40)]
     assert set(shown((1, LATE), (4, LATE), *told)[-20:]) <= {"healthy", "exposed"}
 
@@ -182,7 +182,7 @@ def listed(*told):
 LOADING, GARBAGE, UNCLEAR = found("data_loading"), found("garbage_collection", 8), found("jitter")
 
 
-def test_a_finding_is_shown_once_it_has_held_and_until_it_is_gone_for_ten_seconds():
+def test_finding_is_shown_once_it_has_held_until_gone_for_10_s():
     assert listed((1, [LOADING]), (1.5, []), (2, [LOADING]), (2.9, [LOADING]), (3, [LOADING])) == [
         "", "", "", "", "data_loading",
     ]  # fmt: skip
@@ -199,19 +199,19 @@ def test_a_job_is_never_told_a_rule_and_its_opposite():
     ]  # fmt: skip
 
 
-def test_a_finding_without_a_cause_holds_for_longer_and_goes_sooner():
+def test_finding_without_a_cause_holds_longer_and_goes_sooner():
     assert listed((1, [UNCLEAR]), (5.9, [UNCLEAR]), (6, [UNCLEAR]), (7, []), (8, [])) == [
         "", "", "jitter", "jitter", "",
     ]  # fmt: skip
 
 
-def test_a_slow_cpu_holds_for_longer_too_where_it_is_why_a_rank_is_late():
+def test_slow_cpu_holds_for_longer_where_a_rank_is_late():
     late, job = replace(found("launch_bound"), why_late=True), found("launch_bound")
     for each, words in ((late, ["", "", "launch_bound"]), (job, ["", "launch_bound", "launch_bound"])):
         assert listed((1, [each]), (2, [each]), (6, [each])) == words
 
 
-def test_after_a_change_findings_stay_until_rules_see_it_otherwise():
+def test_after_a_change_findings_stay_until_rules_differ():
     settled = [(1, [LOADING]), (2, [LOADING])]
     assert listed(*settled, (3, None, 90), (30, None, 90), (35, [], 90), (40, [], 90))[2:] == [
         "data_loading", "data_loading", "data_loading", "",

@@ -34,16 +34,16 @@ BUCKET_CAP_MB = Knob(
 class Clock:
     """Unix time in ns, and a monotonic clock in seconds, moving together."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.at_ns = T0
 
-    def __call__(self) -> int:
+    def __call__(self):
         return self.at_ns
 
-    def monotonic_s(self) -> float:
+    def monotonic_s(self):
         return (self.at_ns - T0) / 1e9
 
-    def pass_s(self, seconds: float) -> None:
+    def pass_s(self, seconds):
         self.at_ns += round(seconds * S)
 
 

@@ -158,6 +158,6 @@ def test_changed_setting_is_a_change_and_a_restart_forgets_it():
     assert changes.look(fleet.snapshot().ranks) == 0
 
 
-def test_job_that_changes_all_the_time_varies_and_is_given_longer():
+def test_job_that_changes_all_the_time_is_given_longer():
     length_ms = around(1)
     assert len(set(looks(lambda number: length_ms(1.5 if number // 12 % 2 else 1)))) <= 6

@@ -116,7 +116,7 @@ def connecting():
     return cluster, cluster.session()
 
 
-def test_a_host_that_is_being_connected_is_waited_for_before_the_only_job_is_taken(connecting):
+def test_host_that_connects_is_waited_for_before_a_job_is_taken(connecting):
     cluster, session = connecting
     session.tick()
     assert session.job_key is None
@@ -127,7 +127,7 @@ def test_a_host_that_is_being_connected_is_waited_for_before_the_only_job_is_tak
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_a_host_that_does_not_connect_keeps_nobody_waiting_for_long(connecting, failed):
+def test_host_that_does_not_connect_keeps_nobody_waiting(connecting, failed):
     cluster, session = connecting
     if failed:
         cluster.hosts[1].cut("gpu-b: permission denied")
@@ -146,7 +146,7 @@ def test_a_job_that_is_asked_for_is_waited_for(cluster):
     assert (session.job_key, cluster.hosts[1].hub.to.job) == ("job-2", "job-2")
 
 
-def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
+def test_note_names_hosts_that_connect_or_why_they_do_not():
     cluster = Cluster()
     cluster.hosts = hosts = [FakeHost(f"gpu-{letter}", cluster.clock, up=False) for letter in "abcd"]
     assert cluster.session().tick().hub_note == "connecting to gpu-a, gpu-b and 2 more"
@@ -164,7 +164,7 @@ def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
     assert cluster.session().tick().hub_note == "permission denied"
 
 
-def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluster):
+def test_host_that_cannot_list_its_jobs_disturbs_no_other(cluster):
     def fail():
         raise JobFolderError("/tmp/x belongs to uid 1, not to you")
 
@@ -196,7 +196,7 @@ def test_a_node_that_joins_late_empties_nothing(cluster):
     assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
 
 
-def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_missed_once_it_is_back(cluster):
+def test_connection_that_is_back_brings_what_was_missed(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.clock.pass_s(10)
@@ -223,7 +223,7 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_miss
     assert not any(view.node_lost for view in snapshot.ranks)
 
 
-def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_others_go_on(cluster):
+def test_ranks_started_again_begin_anew_and_the_others_go_on(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.go_on(1)
@@ -238,7 +238,7 @@ def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_othe
     assert len(cluster.hosts[0].hubs) == 1
 
 
-def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_state_stays_until_then(cluster):
+def test_job_that_starts_again_under_another_key_is_followed(cluster):
     session = cluster.session(JobSelector(key="job-1"))
     cluster.live(session)
     for host in cluster.hosts:
@@ -260,7 +260,7 @@ def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_stat
     assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
 
 
-def test_a_job_that_starts_again_is_followed_although_a_lost_node_knows_of_the_old_one_alone(cluster):
+def test_restarted_job_is_followed_although_a_node_is_lost(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.hosts[1].cut()
@@ -279,7 +279,7 @@ def test_a_job_that_starts_again_is_followed_although_a_lost_node_knows_of_the_o
     assert session.tick().nodes[1].ranks == (2, 3)
 
 
-def test_a_job_is_not_given_up_while_its_only_node_is_out_of_reach(cluster):
+def test_job_is_kept_while_its_only_node_is_out_of_reach(cluster):
     cluster.hosts[1].jobs = [record("job-2")]
     session = cluster.session()
     session.tick()
@@ -321,7 +321,7 @@ def test_a_command_goes_to_every_node_as_the_same_one(cluster):
     ],
     ids=["lost", "read-only"],
 )
-def test_nothing_is_sent_to_anybody_while_a_node_cannot_be_reached_or_changed(cluster, harm, why):
+def test_nothing_is_sent_while_a_node_cannot_be_changed(cluster, harm, why):
     session = cluster.session()
     cluster.live(session)
     harm(cluster.hosts[1])
@@ -337,7 +337,7 @@ def test_nothing_is_sent_to_anybody_while_a_node_cannot_be_reached_or_changed(cl
     assert session.tick().commands == ()
 
 
-def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watched(cluster):
+def test_nothing_is_sent_while_ranks_are_on_unwatched_hosts(cluster):
     unwatched = cluster.hosts.pop()
     session = cluster.session()
     session.tick()

@@ -109,7 +109,7 @@ def scene(monkeypatch):
         yield scene
 
 
-def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(scene):
+def test_replaced_hub_doubles_no_step_and_disturbs_no_other(scene):
     scene.until(lambda seen: len(scene.fresh) == 2)
     first, second = scene.machines
     second.replace_hub()

@@ -77,7 +77,7 @@ def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
     assert (newest(job).state, newest(job).done) == ("unknown", True)
 
 
-def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
+def test_live_overlap_is_of_the_measured_steps_just_before(job):
     command = capture()
     job.send(command, report(0, command, "accepted"))
     # Ten steps of 20 %, forty of 50 %, some of them not measured, then captured ones.
@@ -118,12 +118,6 @@ def test_trial_has_the_value_that_it_tries_and_is_no_change(job):
     assert job.fleet.snapshot().changes == ()
 
 
-def test_trial_that_loses_a_rank_has_failed_and_is_known(job):
-    trial = replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0)
-    job.send(trial, *(report(rank, trial, "trying", 40) for rank in (0, 1)), RankEnd(1, T0, clean=False))
-    assert (newest(job).state, newest(job).reason) == ("failed", "rank 1 ended before it was done")
-
-
 @pytest.mark.parametrize("why", ["captured", "transitional", "trial"])
 def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
     for rank in (0, 1):
@@ -132,7 +126,7 @@ def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
     assert job.fleet.snapshot().totals.step == 2
 
 
-def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(job):
+def test_changes_of_a_replaced_process_are_forgotten(job):
     old, asked = setting(T0), setting(T0 + 1)
     job.send(old, *(report(rank, old, "changed", 40) for rank in (0, 1)), asked)
     job.send(info(0), info(1))  # the same processes: nothing is new

@@ -40,14 +40,14 @@ def judged(*groups, silent=(), ended=(), stacks=None):
     return found, (found.blame, found.ranks, found.waiting)
 
 
-def test_the_rank_whose_number_is_lower_has_not_entered_and_its_line_is_told():
+def test_rank_with_a_lower_number_has_not_entered_and_has_a_line():
     ahead = [group(7, "allreduce_", "broadcast_")]
     found, said = judged(ahead, [group(7, "allreduce_")], ahead, stacks={1: ("train.py:88 load", "x")})
     assert said == (Blame.NOT_ENTERED, (1,), (0, 2))
     assert (found.op, found.bytes, found.at) == ("broadcast_", MIB, "train.py:88 load")
 
 
-def test_of_ranks_far_ahead_the_first_collective_that_is_missing_counts():
+def test_of_ranks_far_ahead_the_first_missing_collective_counts():
     ahead = [group(7, "allreduce_", ("broadcast_", 5), "allreduce_", "allreduce_")]
     found, said = judged(ahead, [group(6, "allreduce_", "allreduce_")], ahead)
     assert said == (Blame.NOT_ENTERED, (1,), (0, 2))
@@ -65,7 +65,7 @@ def test_a_rank_that_issued_nothing_in_a_group_has_not_entered():
 
 
 @pytest.mark.parametrize("instead", ["broadcast_", ("allreduce_", 4)])
-def test_another_operation_or_size_is_told_even_where_it_has_gone_on(instead):
+def test_another_operation_or_size_is_told(instead):
     own = [group(7, "allreduce_", "allreduce_")]
     found, said = judged(own, [group(7, "allreduce_", instead, "allreduce_")], own)
     assert said == (Blame.DIFFERS, (1,), (0, 2))
@@ -101,7 +101,7 @@ def test_sizes_that_may_differ_do_not_count(op):
         (("ended",) * 3, (Blame.NO_COLLECTIVE, (0, 1, 2), ())),
     ],
 )
-def test_where_the_device_tells_how_far_a_collective_is_that_is_used(states, said):
+def test_what_the_device_tells_of_a_collective_is_used(states, said):
     assert judged(*[[group(7, "all_reduce", state=state)] for state in states])[1] == said
 
 
@@ -135,7 +135,7 @@ def test_a_rank_that_waits_in_another_group_is_not_blamed(ahead):
     assert (said[:2], found.at) == ((Blame.NOT_ENTERED, (1,)), "train.py:1 wait")
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups_are_told_from_the_earlier_one():
+def test_circle_of_two_groups_is_told_from_the_earlier_one():
     pair = {"members": (0, 1), "state": "started"}
     found, said = judged(
         [group(3, "all_reduce", name="a", at=5, **pair), group(8, "all_reduce", name="b", **pair)],
@@ -145,7 +145,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_told_from_the_earlier_
 
 
 @pytest.mark.parametrize("states", [("started", "started"), ("started", "issued"), ("issued", "started")])
-def test_where_nothing_is_known_of_a_rank_it_is_named_instead_of_saying_that_all_have_entered(states):
+def test_rank_of_which_nothing_is_known_may_not_have_entered(states):
     calls = [[group(7, "all_reduce", state=state)] for state in states]
     found, said = judged(*calls, None)
     assert said == (Blame.UNKNOWN, (2,), (0, 1))
@@ -155,7 +155,7 @@ def test_where_nothing_is_known_of_a_rank_it_is_named_instead_of_saying_that_all
     )
 
 
-def test_a_rank_that_is_known_to_be_late_is_told_before_one_of_which_nothing_is_known():
+def test_rank_known_to_be_late_is_told_before_an_unknown_one():
     other = group(7, "all_reduce", members=(0, 2), state="started")
     pair = {"name": "1", "members": (0, 1), "at": 9}
     found, said = judged([other, group(3, "barrier", **pair)], [group(2, "barrier", **pair)], None)
@@ -184,12 +184,12 @@ def test_a_job_hangs_for_a_rank_that_has_ended_and_says_so():
     )
 
 
-def test_where_the_device_does_not_tell_a_rank_that_has_ended_may_have_entered_all():
+def test_ended_rank_may_have_entered_all_where_no_device_tells():
     calls = [group(7, "allreduce_")]
     assert judged(calls, None, calls, ended=(1,))[1] == (Blame.NO_COLLECTIVE, (0, 2), ())
 
 
-def test_for_a_silent_rank_the_first_collective_that_is_not_over_counts():
+def test_of_a_silent_rank_the_first_collective_not_over_counts():
     def calls(over):
         begun = [group(each, "all_reduce", state="ended") for each in range(5, over + 1)]
         next_ones = group(over + 1, "broadcast", "barrier", state="started")
@@ -199,7 +199,7 @@ def test_for_a_silent_rank_the_first_collective_that_is_not_over_counts():
     assert (found.op, said) == ("broadcast", (Blame.NOT_ENTERED, (1,), (0, 2)))
 
 
-def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
+def test_ranks_that_wait_for_nobody_are_at_a_line_and_not_hung():
     job = PlayedJob()
     calls = (group(7, "allreduce_", members=(0, 1)),)
     job.send(step(0, 0), step(1, 0))
@@ -218,7 +218,7 @@ def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
         ("abcde", "; rank 0 at a; rank 1 at b; rank 2 at c; 2 other lines"),
     ],
 )
-def test_ranks_at_different_lines_are_told_by_line_the_fewest_first(lines, told):
+def test_ranks_are_told_by_line_the_fewest_first(lines, told):
     job = PlayedJob(len(lines))
     job.send(*(step(rank, 0) for rank in range(len(lines))))
     job.send(*(RankStalled(rank, True, (), (line,)) for rank, line in enumerate(lines)))

@@ -13,7 +13,7 @@ def refusal(*ranks):
     return only.refusal
 
 
-def test_a_rank_that_takes_no_commands_is_shown_with_how_to_allow_them_unless_its_agent_is_disabled():
+def test_rank_that_takes_no_commands_is_shown_with_how_to_allow():
     good = info(0, control_allowed=True)
     aside = info(1, control_allowed=False, source="none", source_reason=AGENT_DISABLED)
     assert refusal((good, KNOBS)) == ""

@@ -74,7 +74,7 @@ def test_the_ranks_of_all_nodes_are_one_job(nodes):
 @pytest.mark.parametrize(
     ("unseen", "words"), [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")]
 )
-def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen_and_named(unseen, words):
+def test_announced_ranks_on_no_node_are_named_as_unseen(unseen, words):
     nodes = Nodes()
     for node, fleet in enumerate(nodes.fleets):
         kept = [info(rank) for rank in (2 * node, 2 * node + 1) if rank not in unseen]
@@ -113,7 +113,7 @@ def test_the_connection_to_the_job_is_the_best_of_its_nodes(nodes, states, toget
     assert nodes.seen().hub_state is HubState(together)
 
 
-def test_a_node_that_has_no_rank_of_the_job_does_not_count_for_its_connection(nodes):
+def test_node_without_ranks_of_the_job_does_not_count(nodes):
     nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
     nodes.lose(0, HubState.ENDED, "if it is started again, it is shown here")
     nodes.lose(1, HubState.WAITING, "the job is not there")
@@ -148,7 +148,7 @@ def test_notices_of_all_nodes_stand_in_their_order(nodes):
     assert texts == ["first", "second", "of the relay", "fourth"]
 
 
-def test_what_is_replayed_with_a_clock_that_is_known_better_is_known_already(nodes):
+def test_what_is_replayed_with_a_better_clock_is_known_already(nodes):
     shift_ns = 30 * MS
     nodes.send(0, status(), *(step(0, number) for number in range(5)), Notice(0, T0, "info", "hello"))
     assert len(nodes.seen().fresh) == 5
@@ -205,7 +205,7 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
     assert view_of(nodes) is view  # nothing is worked out twice
 
 
-def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_reports(nodes):
+def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes):
     command = setting(nodes)
     for rank in range(4):
         nodes.send(rank // 2, report(rank, command, "agreed", step=40))

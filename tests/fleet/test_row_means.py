@@ -32,7 +32,7 @@ def test_the_totals_are_the_mean_of_the_rows(lengths_ms):
     )
 
 
-def test_lane_totals_are_of_measured_steps_and_the_length_is_of_all():
+def test_lane_totals_are_of_measured_steps_and_length_of_all():
     session = job()
     session.say(step(0, 0), step(0, 1), unmeasured(0, 2, ms=200))
     view, _ = with_means(session.tick()).ranks
@@ -40,7 +40,7 @@ def test_lane_totals_are_of_measured_steps_and_the_length_is_of_all():
     assert view.row.step_ns == (80 + 80 + 200) * MS // 3
 
 
-def test_a_rank_that_has_ended_keeps_the_means_of_its_own_last_steps():
+def test_ended_rank_keeps_the_means_of_its_own_last_steps():
     session = job()
     session.say(*(step(rank, number) for number in range(5) for rank in (0, 1)))
     session.say(RankEnd(1, T0, clean=True), *(step(0, number, idle=90) for number in range(5, 40)))
@@ -57,7 +57,7 @@ def test_a_window_of_one_step_has_no_means():
     assert all(view.row is view.measured and view.row_waits is view.waits for view in alone.ranks)
 
 
-def test_waiting_and_transfer_add_up_to_what_is_exposed_where_few_steps_are_split():
+def test_waiting_and_transfer_add_up_to_what_is_exposed():
     session = waiting_job()
     for rank in range(4):
         session.say(split_step(rank, 8, late_ms=4)[0])

@@ -54,7 +54,7 @@ def replace_hub(world):
     world.jobs[:] = [record(hub_pid=2)]
 
 
-def test_without_a_job_it_waits_for_one_joins_the_only_one_and_is_then_live():
+def test_only_job_is_waited_for_and_joined():
     world = World()
     session = world.session()
     snapshot = session.tick()
@@ -67,7 +67,7 @@ def test_without_a_job_it_waits_for_one_joins_the_only_one_and_is_then_live():
     assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.LIVE, 0)
 
 
-def test_of_several_jobs_that_match_none_is_joined_until_one_is_chosen_or_the_one_asked_for_comes():
+def test_of_several_jobs_none_is_joined_until_one_is_chosen():
     world = World(record("job-1"), record("job-2"), record("job-3", script="other.py"))
     session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
     assert session.tick().hub_note == "2 jobs run here: choose one"
@@ -82,7 +82,7 @@ def test_of_several_jobs_that_match_none_is_joined_until_one_is_chosen_or_the_on
     assert asking.job_key == "job-4"
 
 
-def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined):
+def test_hub_that_took_anothers_place_is_joined(joined):
     world, session = joined
     session.watch([1])
     assert world.hubs[0].watched == {1}
@@ -99,7 +99,7 @@ def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined
     assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
 
 
-def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
+def test_restarted_job_is_followed_although_its_key_is_new():
     world = World(record())
     session = world.session(JobSelector(key="job-1"))
     live(world, session)
@@ -135,7 +135,7 @@ def test_failed_ranks_whose_launcher_is_gone_have_ended():
     assert session.tick().hub_state is HubState.ENDED
 
 
-def test_the_last_state_of_a_job_that_ended_stays_also_where_its_hub_goes_without_a_word(joined):
+def test_last_state_stays_where_the_hub_goes_without_a_word(joined):
     world, session = joined
     world.hubs[0].say(RankEnd(0, T0, False))
     world.hubs[0].alive = False
@@ -172,7 +172,7 @@ def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
     assert session.job_key == "job-1"
 
 
-def test_a_silent_hub_makes_the_connection_stale_and_one_that_never_answers(joined):
+def test_silent_hub_makes_the_connection_stale(joined):
     world, session = joined
     world.hubs[0].last_received_s = 3.5
     assert session.tick().hub_state is HubState.STALE
@@ -194,7 +194,7 @@ def test_another_protocol_names_the_side_that_is_older(theirs, older):
     assert f"{older} is older" in session.tick().hub_note
 
 
-def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
+def test_unusable_socket_folder_is_shown_and_tried_again():
     world = World(record())
     session = world.session()
     with mock.patch.object(world, "list_jobs", side_effect=JobFolderError("/tmp/x belongs to uid 1")):
@@ -203,7 +203,7 @@ def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     assert session.job_key == "job-1"
 
 
-def test_turning_to_another_job_forgets_the_first_and_closing_is_for_good(joined):
+def test_turning_to_another_job_forgets_the_first(joined):
     world, session = joined
     world.jobs.append(record("job-2", script="b.py"))
     session.select("job-2")
@@ -232,7 +232,7 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
     assert world.hubs[0].watched == {0}
 
 
-def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_shown():
+def test_without_a_connection_or_room_nothing_is_sent():
     world = World(record())
     session = world.session()
     command = commands.make_setting(BUCKET_CAP_MB, 50)
@@ -249,7 +249,7 @@ def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_sho
     assert session.send(command) == ""
 
 
-def test_a_burst_is_asked_for_whenever_the_job_changes_and_when_somebody_asks(joined):
+def test_burst_is_asked_for_when_the_job_changes_or_one_asks(joined):
     world, session = joined
     session.watch([0], 3)
     assert world.hub.bursts == 3

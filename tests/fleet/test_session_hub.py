@@ -29,7 +29,7 @@ def until(session, holds):
     return eventually(lambda: (snapshot := session.tick()) and holds(snapshot) and snapshot)
 
 
-def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, make_rank, session):
+def test_once_shows_the_step_that_was_newest_when_called(hubs, make_rank, session):
     hubs.start()
     rank, newest = make_rank().greet(), 2_000
     rank.info = replace(rank.info, world_size=1)
@@ -42,9 +42,7 @@ def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, make_r
     assert settle(session).ranks[0].last.step == newest
 
 
-def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(
-    hubs, make_rank, monkeypatch
-):
+def test_steps_lost_on_the_way_are_counted_in_the_records(hubs, make_rank, monkeypatch):
     monkeypatch.setattr("overlaptop.jobs.credit.LOCAL_WINDOW_BYTES", 1 << 16)
     session = JobSession()
     first = hubs.start()

@@ -35,11 +35,11 @@ def numbers(*steps):
     return [each.step for each in kept_of(*steps)]
 
 
-def test_a_step_is_kept_with_its_bytes_and_the_mean_of_what_its_ranks_took():
+def test_step_is_kept_with_its_bytes_and_mean_transfer():
     assert kept_of(a_step(5)) == (StepTransfer(5, T0 + 5 * EACH_NS, 2, 1024, 40 * MS),)
 
 
-def test_one_step_is_kept_each_quarter_of_a_second_and_every_one_where_they_are_longer():
+def test_at_most_one_step_is_kept_each_quarter_of_a_second():
     short = [a_step(number, T0 + number * 100 * MS) for number in range(10, 20)]
     assert numbers(*short) == [10, 13, 16, 19]
     long = [a_step(number, T0 + number * 3 * S) for number in range(10, 14)]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, first_failure, trouble_of
 from overlaptop.report.troubles import color, endings, in_brief, in_full, wordings
-from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled, StepTotals
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 
 from .builders import T0, S, info, status, step, welcome
 from .hub import PlayedJob
@@ -17,11 +17,11 @@ from .hub import PlayedJob
 class JobInTrouble(PlayedJob):
     """Two ranks that have made a step."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.send(*self.step(0))
 
-    def step(self, number: int) -> list[StepTotals]:
+    def step(self, number):
         return [step(rank, number) for rank in (0, 1)]
 
     @property
@@ -34,11 +34,11 @@ class JobInTrouble(PlayedJob):
 
 
 @pytest.fixture
-def job() -> JobInTrouble:
+def job():
     return JobInTrouble()
 
 
-def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_wait_for_it(job):
+def test_silent_rank_is_named_and_not_those_that_wait_for_it(job):
     job.clock.pass_s(5.1)
     job.send(status(silent=(1,)))
     assert job.words == (Kind.SILENT, (1,))
@@ -49,7 +49,7 @@ def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_
     assert job.trouble is None
 
 
-def test_a_pause_begins_where_the_newest_step_ended_however_late_that_was_heard():
+def test_pause_begins_where_the_newest_step_ended():
     job = PlayedJob()
     ended_ns = max(each.start_ns + each.step_ns for each in (step(0), step(1, idle=20)))
     job.clock.pass_s(2)
@@ -82,13 +82,13 @@ def test_what_one_hub_published_of_silence_does_not_outlive_it(job):
     assert job.words == (Kind.NO_STEP, ())
 
 
-def test_a_rank_whose_agent_has_disabled_itself_is_not_expected_to_make_steps(job):
+def test_rank_with_a_disabled_agent_need_make_no_steps(job):
     job.send(*(info(rank, source="none", source_reason="the agent disabled itself") for rank in (0, 1)))
     job.clock.pass_s(70)
     assert job.trouble is None
 
 
-def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
+def test_first_rank_to_fail_is_to_blame(job):
     job.send(
         RankEnd(1, T0 + S, True, "ValueError: boom"), RankEnd(0, T0 + 2 * S, True, "RuntimeError: lost")
     )
@@ -108,7 +108,7 @@ def test_a_rank_that_ends_without_a_reason_has_died(job):
     assert job.words == (Kind.ALL_DIED, (1,))  # the first is not blamed alone
 
 
-def test_with_exit_codes_it_is_known_who_was_killed_and_who_was_only_ended_after_it(job):
+def test_exit_codes_tell_who_was_killed_and_who_ended_after_it(job):
     job.send(
         RankEnd(0, T0, clean=False, exit_code=-15), RankEnd(1, T0 + S // 50, clean=False, exit_code=-9)
     )
@@ -155,19 +155,19 @@ def test_ctrl_c_is_no_failure(job, end):
     assert job.words == (Kind.FAILED, (1,))
 
 
-def test_where_all_ended_by_the_same_signal_no_rank_is_blamed_alone(job):
+def test_where_all_ended_by_one_signal_no_rank_is_blamed(job):
     job.send(*(RankEnd(rank, T0, False, exit_code=-15) for rank in (0, 1)))
     assert in_full(job.trouble) == "all ranks killed by SIGTERM; rank 0 first"
 
 
-def test_nor_where_it_is_not_known_of_some_whether_their_launcher_ended_them_too(job):
+def test_nor_where_some_may_have_been_ended_by_their_launcher(job):
     job.send(RankEnd(1, T0, False), RankEnd(0, T0 + 1, False, exit_code=-15))
     assert in_full(job.trouble) == "all ranks died without a word: by a signal, or os._exit; rank 1 first"
     job.send(RankEnd(0, T0 + 1, False, exit_code=-9))
     assert job.words == (Kind.DIED, (1,))
 
 
-def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):
+def test_death_noticed_a_moment_late_comes_before_what_it_led_to(job):
     failure = RankEnd(0, T0, True, "RuntimeError: connection closed by peer")
     job.send(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
     assert job.words == (Kind.DIED, (1,))
@@ -175,7 +175,7 @@ def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_h
     assert job.words == (Kind.FAILED, (0,))
 
 
-def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_trouble(job):
+def test_job_that_started_again_is_in_no_trouble(job):
     job.send(RankEnd(0, T0, clean=True), RankEnd(1, T0, clean=True, failure="ValueError"))
     assert job.trouble is not None
     job.send(info(1, pid=7))
@@ -190,7 +190,7 @@ def keep_waiting(job, number):
     job.send(RankStalled(1, True, (calls,)))
 
 
-def test_rank_that_saves_a_checkpoint_is_waited_for_before_job_hangs(job):
+def test_rank_that_saves_a_checkpoint_is_waited_for_at_first(job):
     keep_waiting(job, 2)
     job.clock.pass_s(22)
     found = job.trouble
@@ -255,12 +255,12 @@ def test_job_without_a_first_step_says_where_its_ranks_are(lines, said):
     assert found == ("no step for 3 m 00 s", f"no step for 3 m 00 s: {said}", "warning")
 
 
-def test_rank_that_has_not_come_is_counted_and_who_waits_is_named():
+def test_rank_that_has_not_come_is_counted():
     _, said, _ = words_before_first_step(at(0, JOINS), at(1, JOINS), ranks=4, seconds=50)
     assert said == "2 of 4 ranks here after 50 s; ranks 0-1 are in init_process_group (train.py:12)"
 
 
-def test_script_that_goes_on_without_a_step_is_told_from_one_that_waits():
+def test_script_that_goes_on_is_told_from_one_that_waits():
     ranks = [info(rank, source="none", source_reason="no step seen yet") for rank in (0, 1)]
     goes_on = "; the script goes on, no step seen yet"
     both = words_before_first_step(*ranks, at(0, PREPARES, hung=False), at(1, PREPARES, hung=False))
@@ -283,7 +283,7 @@ def test_first_step_ends_what_was_said_before_it(job):
     assert job.trouble is None
 
 
-def test_rank_still_before_its_first_step_is_named_where_others_hang():
+def test_rank_before_its_first_step_is_named_where_others_hang():
     job = PlayedJob()
     call = GroupCalls("0", (0, 1), (IssuedCall("allreduce_", 4, 1, T0),))
     job.send(step(0), RankStalled(0, True, (call,)), at(1, PREPARES))

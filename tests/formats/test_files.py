@@ -27,7 +27,7 @@ def test_a_folder_without_traces_or_with_too_many_is_refused(tmp_path, monkeypat
         find(tmp_path)
 
 
-def test_a_file_may_have_any_name_and_gzip_is_known_by_its_content(tmp_path):
+def test_gzip_is_known_by_its_content_whatever_its_name(tmp_path):
     path = tmp_path / "anything"
     path.write_bytes(gzip.compress(b'{"a": 1}') + b"\0\0")  # padded, as on a tape
     assert find(path) == [path]

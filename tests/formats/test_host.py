@@ -96,7 +96,7 @@ SEVERAL_THREADS = [op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)]
         pytest.param(SEVERAL_THREADS, 50, 0, 0, id="operators of several threads compute together"),
     ],
 )  # fmt: skip
-def test_the_innermost_operator_or_range_decides_what_a_thread_does(events, compute_us, comm_us, hidden_us):
+def test_innermost_operator_decides_what_a_thread_does(events, compute_us, comm_us, hidden_us):
     (step,) = summary_of(span("ProfilerStep#1", 0, 100), *events).steps
     times_ns = (step.compute_ns, step.comm_ns, step.hidden_ns)
     assert times_ns == (compute_us * US, comm_us * US, hidden_us * US)
@@ -108,13 +108,13 @@ def test_a_trace_of_a_gpu_job_without_its_gpu_is_refused(backend):
         load(op("aten::mm", 0, 1), gloo(0, 1, "barrier"), backend=backend, devices=GPUS)
 
 
-def test_whether_a_job_is_one_of_cpus_is_seen_by_its_backend_and_gpu_activity():
+def test_job_of_cpus_is_seen_by_backend_and_gpu_activity():
     assert load(op("aten::mm", 0, 1), gloo(0, 1), devices=GPUS).on_host
     found = load(kernel(0, 10), op("aten::mm", 0, 50), gloo(0, 100, "barrier"), backend="nccl")
     assert (found.on_host, found.activities.names) == (False, ["gemm"])
 
 
-def test_a_trace_of_nothing_or_with_a_strange_thread_is_refused_in_one_line():
+def test_trace_of_nothing_is_refused_in_one_line():
     with pytest.raises(TraceError, match=r"no operator in it: trace with ProfilerActivity\.CPU"):
         load(span("ProfilerStep#1", 0, 100))
     with pytest.raises(TraceError, match="trace: Expected"):
@@ -152,7 +152,7 @@ def sampled(path):
 
 @pytest.mark.parametrize(("name", "collectives"), [("ddp_gloo", 7), ("fsdp2_gloo", 14)])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_recorded_jobs_have_each_collective_and_compute_in_what_is_innermost(name, collectives, rank):
+def test_recorded_jobs_have_each_collective_and_what_computes(name, collectives, rank):
     path = DATA / name / f"rank{rank}.json.gz"
     found = summarize(traces.read(files.read(path), path), rank, name)
     for each, expected in zip(found.steps, sampled(path), strict=True):

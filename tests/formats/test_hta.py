@@ -63,7 +63,7 @@ def test_made_up_jobs_with_every_oddity_are_as_hta_has_it():
         max_size=60,
     )
 )
-def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activities):
+def test_of_whole_microseconds_without_steps_both_agree(activities):
     """Of the differences that --help lists, none is there: the figures must agree to the last digit."""
     # Each on a stream of its own: of one stream no two run at once.
     events = (make(start, length, stream=at) for at, (start, length, make) in enumerate(activities))

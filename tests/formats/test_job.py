@@ -157,7 +157,7 @@ def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
     assert fault_of(tmp_path) == f"{tmp_path / 'rank1.json'}: cut off: it ends in the middle of the JSON"
 
 
-def test_a_process_that_is_killed_for_want_of_memory_names_its_file(tmp_path, monkeypatch):
+def test_process_killed_for_want_of_memory_names_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "cores", lambda: 2)
     monkeypatch.setattr(job, "_read_trace", lambda file, *_, **__: workers.os._exit(9))
     for rank in range(2):
@@ -175,7 +175,7 @@ def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
-def test_numbers_that_add_up_to_more_than_a_message_holds_are_refused(tmp_path):
+def test_sums_larger_than_a_message_holds_are_refused(tmp_path):
     named = {"Collective name": "allreduce"}
     far = [nccl(-4.6e15, 4.6e15, stream=stream, **named) for stream in range(5)]
     path = write(tmp_path / "rank0.json", *far, mark(1, -4.6e15, 4.6e15), base_ns=0)

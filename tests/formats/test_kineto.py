@@ -177,7 +177,7 @@ def test_a_step_is_taken_from_the_cpu_before_the_gpu():
     [("rank3.json.gz", 3), ("trace_rank_12.json", 12), ("Rank-0.pt.trace.json", 0), ("host_17.json", None),
      ("drank.json", None), ("rank1234567.json", None)],
 )  # fmt: skip
-def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
+def test_rank_is_in_the_name_where_the_trace_does_not_tell(name, rank):
     assert load(kernel(1, 1), rank=None, path=Path(name)).rank == rank
     assert load(kernel(1, 1), rank=5, path=Path(name)).rank == 5
 
@@ -237,7 +237,7 @@ STACK = event("python_function", "torch/_inductor/config.py(0): XXX", 3, 4, {"Py
     ],
 )
 @pytest.mark.parametrize("last", [False, True], ids=["amid others", "at the end"])
-def test_broken_text_of_an_event_that_does_not_count_is_no_hindrance(was, broken, last):
+def test_broken_text_of_an_event_that_does_not_count_is_passed(was, broken, last):
     counts = [mark(1, 0, 90), launch(5, 1), kernel(10, 50, correlation=1), nccl(30, 40)]
     content = text(*([*counts, STACK] if last else [STACK, *counts]))
     assert was in content

@@ -30,7 +30,7 @@ def flux(ts, dur, stream=7):
     return kernel(ts, dur, name, stream=stream)
 
 
-def test_a_job_of_fused_kernels_has_fused_time_and_what_ran_beside_them_counts_nowhere_else():
+def test_what_ran_beside_fused_kernels_counts_nowhere_else():
     found = summary_of(kernel(0, 20), flux(20, 50), nccl(60, 30))
     whole = found.whole
     assert (whole.fused_ns, whole.compute_ns, whole.comm_ns) == (50 * US, 20 * US, 20 * US)
@@ -41,7 +41,7 @@ def test_a_job_of_fused_kernels_has_fused_time_and_what_ran_beside_them_counts_n
     assert summary_of(nccl(0, 30), flux(20, 50)).whole.stall_ns == 0
 
 
-def test_products_in_chunks_beside_peer_copies_and_barriers_are_compute_and_communication():
+def test_products_beside_peer_copies_and_barriers_are_compute():
     """As symmetric memory and NCCL's copy-engine collectives run."""
     peer = kernel(10, 20, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
     barrier = kernel(30, 5, "c10d::symmetric_memory::barrier_kernel(unsigned int**)", stream=9)
@@ -51,7 +51,7 @@ def test_products_in_chunks_beside_peer_copies_and_barriers_are_compute_and_comm
     assert (whole.idle_ns, whole.fused_ns) == (10 * US, 0)
 
 
-def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only():
+def test_each_step_is_cut_out_of_the_whole():
     found = summary_of(
         kernel(0, 50), nccl(40, 110),
         launch(100, 1), launch(205, 2), mark(4, 100, 99), mark(5, 200, 90),
@@ -93,7 +93,7 @@ def test_without_launches_what_a_host_needs_is_not_known():
     assert step.host_ns is None
 
 
-def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_has_them():
+def test_collective_has_the_name_bytes_and_group_of_its_kernel():
     found = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1))
     assert found.details[-1].collectives == (
         CollectiveSpan("allreduce", 8000, "3 tp", True, 5 * US, 25 * US),
@@ -136,7 +136,7 @@ def test_what_is_known_of_collectives_is_what_their_kernels_have(events, figures
     assert step.comm_ns > 0
 
 
-def test_the_info_of_a_rank_is_what_the_trace_has_and_nothing_else():
+def test_info_of_a_rank_is_what_the_trace_has():
     devices = [{"id": 0, "name": "NVIDIA H200"}]
     info = summary_of(kernel(0, 10), rank=3, world_size=8, deviceProperties=devices).info
     assert (info.rank, info.world_size, info.device, info.backend) == (3, 8, "NVIDIA H200", "nccl 2.28.9")

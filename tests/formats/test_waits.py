@@ -45,9 +45,7 @@ def parts_of(job, rank, step=WHOLE_TRACE):
         ("tp", 144, {2: 75, 1: 69}, 13.9, [412, 204, 184, 412]),
     ],
 )
-def test_of_recorded_jobs_the_late_rank_its_share_and_what_it_cost_are_known(
-    name, matched, late, transfer_ms, wait_ms
-):
+def test_late_rank_and_its_cost_in_recorded_jobs_are_known(name, matched, late, transfer_ms, wait_ms):
     whole = analyze(DATA / name, LaneRules()).waits[WHOLE_TRACE]
     found = lateness(whole.collectives)
     assert found.collectives == len(whole.collectives) == matched
@@ -59,7 +57,7 @@ def test_of_recorded_jobs_the_late_rank_its_share_and_what_it_cost_are_known(
 
 
 @pytest.mark.parametrize("name", ["ddp_25mb", "fsdp2", "tp", "ddp_gloo", "fsdp2_gloo"])
-def test_the_parts_sum_to_each_step_of_each_rank_to_the_nanosecond(name):
+def test_parts_sum_to_each_step_to_the_nanosecond(name):
     job = analyze(DATA / name, LaneRules())
     for summary in job.ranks:
         for step in (summary.whole, *summary.steps):
@@ -102,7 +100,7 @@ def test_what_was_launched_before_the_trace_began_is_not_split(tmp_path):
     assert [parts_of(job, rank) for rank in (0, 1)] == [(10, 40, 30), (0, 40, 30)]
 
 
-def test_where_no_kernel_is_named_all_are_taken_to_be_of_all_ranks(tmp_path):
+def test_kernels_without_names_are_taken_to_be_of_all_ranks(tmp_path):
     job = job_of(tmp_path, [nccl(0, 10), nccl(50, 50)], [nccl(60, 40)])
     assert [parts_of(job, rank) for rank in (0, 1)] == [(10, 40, 10), (0, 40, 0)]
 
@@ -111,7 +109,7 @@ def test_where_no_kernel_is_named_all_are_taken_to_be_of_all_ranks(tmp_path):
     ("ranks", "size"),
     [("[0, 1, 2, 3]", 4), ("[0, 1, ..., 3]", 4), ([0, 1, 2, 3], None), (None, 4), ("[]", None)],
 )
-def test_a_group_with_a_rank_of_which_there_is_no_trace_is_not_split(tmp_path, ranks, size):
+def test_group_with_a_rank_without_a_trace_is_not_split(tmp_path, ranks, size):
     more = {"Group size": size} if size else {}
     events = [[named(10 * rank, 50 - 10 * rank, ranks=ranks, **more)] for rank in range(3)]
     job = job_of(tmp_path, *events, world_size=4)
@@ -135,7 +133,7 @@ def test_several_sends_and_receives_in_one_kernel_are_not_split(tmp_path):
     assert parts_of(job_of(tmp_path, *events), 0) == (0, 0, 50)
 
 
-def test_kernels_that_old_nccl_all_calls_sendrecv_are_collectives(tmp_path):
+def test_kernels_that_old_nccl_calls_sendrecv_are_collectives(tmp_path):
     name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
     ranks = [
         [kernel(3000 * at + 1000 + 300 * rank, 900 - 300 * rank, name, stream=20) for at in range(6)]
@@ -145,6 +143,6 @@ def test_kernels_that_old_nccl_all_calls_sendrecv_are_collectives(tmp_path):
     assert [parts_of(job, rank) for rank in (0, 1)] == [(1800, 3600, 0), (0, 3600, 0)]
 
 
-def test_the_rules_of_another_tool_do_not_tell_waiting_from_transferring(tmp_path):
+def test_htas_rules_do_not_tell_waiting_from_transferring(tmp_path):
     write(tmp_path / "a.json", named(0, 50))
     assert analyze(tmp_path, LaneRules(), by_hta=True).waits == {}

@@ -32,7 +32,7 @@ def test_a_layout_ends_whatever_the_cap_and_the_sizes_are():
 
 @settings(deadline=None)
 @given(totals, times_ns, links, st.integers(1, 500))
-def test_even_buckets_take_what_one_stream_takes_to_send_them_in_order(total, backward_ns, link, count):
+def test_even_buckets_take_what_one_stream_takes_to_send_them(total, backward_ns, link, count):
     found = even_buckets(total, backward_ns, link, -(-total // count))
     each_ns, end_ns, exposed_ns = link.alpha_ns + total / found.count / link.beta_bytes_per_s * 1e9, 0, 0
     for nth in range(found.count):
@@ -54,7 +54,7 @@ def test_the_best_count_of_even_buckets_is_as_calculus_has_it():
 
 @settings(deadline=None)
 @given(st.integers(1, 5_000), st.integers(1, 60))
-def test_a_sweep_has_each_count_of_buckets_once_with_its_least_cap(total, grain):
+def test_sweep_has_each_count_of_buckets_with_its_least_cap(total, grain):
     least_cap_of = {}
     for cap in range(grain, total + 2 * grain, grain):
         least_cap_of.setdefault(-(-total // cap), cap)
@@ -64,7 +64,7 @@ def test_a_sweep_has_each_count_of_buckets_once_with_its_least_cap(total, grain)
 
 @settings(deadline=None)
 @given(st.integers(1, 10**6), times_ns, links, st.just(0.0) | st.floats(0, 0.5))
-def test_with_slack_the_fewest_buckets_are_taken_that_are_good_enough(total, backward_ns, link, slack):
+def test_fewest_buckets_that_are_good_enough_are_taken(total, backward_ns, link, slack):
     every = list(sweep(total, backward_ns, link, -(-total // 300)))
     found = fewest(every, backward_ns, slack)
     limit_ns = (backward_ns + min(each.exposed_ns for each in every)) * (1 + slack)

@@ -34,7 +34,7 @@ def collective_of(spans, not_attributed=""):
 
 
 @given(parts)
-def test_wait_and_transfer_sum_to_the_duration_and_nobody_waits_for_an_earlier_rank(spans):
+def test_wait_and_transfer_sum_to_the_duration(spans):
     found = collective_of(spans)
     last = max(start for start, _ in spans.values())
     for rank, (start, end) in spans.items():
@@ -55,7 +55,7 @@ def test_wait_and_transfer_sum_to_the_duration_and_nobody_waits_for_an_earlier_r
         ("barrier", None),
     ],
 )  # fmt: skip
-def test_bus_bandwidth_has_the_factors_of_nccl_tests_and_is_of_the_transfer_alone(op, factor):
+def test_bus_bandwidth_has_the_factors_of_nccl_tests(op, factor):
     found = Collective(op, "", 4096, (*(Part(rank, 0, 1100) for rank in range(3)), Part(3, 1000, 1100)))
     expected = None if factor is None else pytest.approx(factor * 4096 / 100e-9)
     assert found.bus_bandwidth == expected
@@ -67,7 +67,7 @@ ROOTED = (
 
 
 @given(parts, st.sampled_from(ROOTED))
-def test_where_ranks_may_leave_early_ends_are_judged_by_those_that_end_once_all_have_come(spans, op):
+def test_ends_are_judged_by_ranks_that_end_once_all_have_come(spans, op):
     (found,) = match(
         {rank: calls(span, op=op) for rank, span in spans.items()}, members={"dp": tuple(spans)}
     )
@@ -91,7 +91,7 @@ def test_where_ranks_may_leave_early_ends_are_judged_by_those_that_end_once_all_
         ("_reduce_scatter_base_", "the ends disagree"), ("_allgather_base_", "the ends disagree"),
     ],
 )  # fmt: skip
-def test_only_where_there_is_a_root_a_rank_may_leave_before_the_last_one_arrives(op, why):
+def test_ranks_may_leave_early_only_where_there_is_a_root(op, why):
     (found,) = match(
         {rank: calls(span, op=op) for rank, span in enumerate(((0, 20), (0, 120), (100, 120)))}
     )
@@ -107,7 +107,7 @@ def test_only_where_there_is_a_root_a_rank_may_leave_before_the_last_one_arrives
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.lists(st.booleans(), min_size=6, max_size=6))
-def test_numbers_and_order_find_the_same_where_windows_end_together(lengths, small):
+def test_numbers_and_order_find_the_same(lengths, small):
     """`lengths`: how many of a job's last six collectives each rank's window holds."""
 
     def window(rank, length, *, with_numbers):
@@ -144,7 +144,7 @@ def test_ops_and_sizes_are_paired_apart():
     assert not any(each.not_attributed for each in found)
 
 
-def test_a_number_that_one_rank_lacks_between_others_is_given_with_its_reason():
+def test_number_that_one_rank_lacks_has_its_reason():
     found = match({0: numbered((1, 0, 10), (2, 20, 30), (3, 40, 50)), 1: numbered((1, 0, 10), (3, 40, 50))})
     assert [each.not_attributed for each in found] == ["", "rank 1 is missing", ""]
 
@@ -173,12 +173,12 @@ def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
         ("coalesced allreduce_+alltoall_", ""),
     ],
 )
-def test_several_operations_in_one_have_the_same_size_unless_one_of_them_may_be_uneven(op, why):
+def test_operations_in_one_have_the_same_size_unless_uneven(op, why):
     (found,) = match({rank: numbered((1, 9 * rank, 20), op=op, size=8 + rank) for rank in (0, 1)})
     assert found.not_attributed == why
 
 
-def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
+def test_rank_alone_in_an_unknown_group_is_not_split():
     (found,) = match({0: calls((0, 20))})
     assert found.not_attributed == "no other rank of its group is known"
     (alone,) = match({0: calls((0, 20))}, members={"dp": (0,)})
@@ -188,7 +188,7 @@ def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
 
 
 @pytest.mark.parametrize(("error_ns", "why"), [(10, ""), (11, "the clocks are too uncertain")])
-def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, why):
+def test_wait_that_clocks_cannot_tell_from_none_is_not_split(error_ns, why):
     ranks = {rank: [*calls((10 * rank, 40)), *calls((50, 90), group="tp")] for rank in (0, 1)}
     assert [each.not_attributed for each in match(ranks, clock_error_ns={"dp": error_ns})] == [why, ""]
     ends = {0: calls((10, 40), op="send", sends_to=1), 1: calls((0, 40), op="recv", receives_from=0)}
@@ -196,13 +196,13 @@ def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, 
 
 
 @pytest.mark.parametrize(("error_ns", "late"), [(1, 2), (5, None)])
-def test_of_last_ranks_that_the_clocks_cannot_tell_apart_none_is_late(error_ns, late):
+def test_of_ranks_that_clocks_cannot_tell_apart_none_is_late(error_ns, late):
     ranks = {rank: calls((start, 40)) for rank, start in enumerate((0, 10, 12))}
     (found,) = match(ranks, clock_error_ns={"dp": error_ns})
     assert (found.not_attributed, found.late_rank) == ("", late)
 
 
-def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
+def test_uneven_all_to_all_is_timed_to_its_last_end():
     (found,) = match(
         {0: calls((0, 100), op="alltoallv", size=64), 1: calls((20, 90), op="alltoallv", size=8)}
     )
@@ -232,7 +232,7 @@ def test_sends_are_paired_per_source_and_target():
     assert [each.wait_ns(each.parts[1].rank) for each in found] == [0, 20]
 
 
-def test_sends_are_paired_in_their_order_from_the_end_whatever_their_size():
+def test_sends_are_paired_in_order_from_the_end():
     sends = [*calls((0, 5), op="send", sends_to=1, size=8), *calls((50, 55), op="send", sends_to=1)]
     receives = [*calls((10, 60), op="recv", receives_from=0)]
     (found,) = match({0: sends, 1: receives})
@@ -258,7 +258,7 @@ def ring(starts_ns, end_ns, op="coalesced recv_+send"):
     }
 
 
-def test_a_launch_that_sends_and_receives_waits_for_the_rank_that_it_receives_from():
+def test_launch_that_exchanges_waits_for_whom_it_receives_from():
     ranks = ring((0, 40, 10), 60)
     found = match(ranks)
     assert sorted((each.sender, each.not_attributed) for each in found) == [(0, ""), (1, ""), (2, "")]
@@ -272,7 +272,7 @@ def test_a_launch_that_sends_and_receives_waits_for_the_rank_that_it_receives_fr
     assert waits == {0: 10, 1: 0, 2: 30}
 
 
-def test_a_launch_that_receives_from_several_ranks_is_not_split_but_its_sends_count():
+def test_launch_that_receives_from_several_ranks_is_not_split():
     several = calls((0, 60), op="coalesced recv_+send", sends_to=2)
     found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})
     assert [(each.sender, each.wait_ns(0), each.wait_ns(2)) for each in found] == [(0, None, 0)]
@@ -281,7 +281,7 @@ def test_a_launch_that_receives_from_several_ranks_is_not_split_but_its_sends_co
 
 
 @pytest.mark.parametrize(("end", "why"), [(21, ""), (19, "the ends disagree")])
-def test_of_an_all_to_all_ends_may_lie_far_apart_but_none_before_the_last_arrival(end, why):
+def test_no_end_of_an_all_to_all_lies_before_the_last_arrival(end, why):
     spans = ((0, 100), (20, 90), (0, end))
     (found,) = match({rank: calls(span, op="alltoall") for rank, span in enumerate(spans)})
     assert (found.not_attributed, found.least_transfer_ns) == (why, 80)
@@ -344,7 +344,7 @@ THREE_RANKS = {
 }
 
 
-def test_lateness_counts_who_was_late_and_what_that_made_others_wait():
+def test_lateness_counts_who_was_late_and_what_others_waited():
     late = lateness(match(THREE_RANKS))
     assert (late.late_rank, late.collectives, late.wait_ns) == (1, 3, 20 + 10 + 10 + 9 + 10 + 10)
     assert (late.first.late, late.first.caused_wait_ns, late.first.share) == (2, 50, 2 / 3)
@@ -357,7 +357,7 @@ def test_few_ranks_may_share_the_lateness(share, ranks):
     assert [each.rank for each in lateness(match(THREE_RANKS)).fewest(share)] == ranks
 
 
-def test_nobody_is_late_where_all_arrive_together_and_nothing_is_known_where_nothing_is_split():
+def test_nobody_is_late_where_all_arrive_together():
     together = lateness(match({rank: calls((0, 10)) for rank in (0, 1)}))
     assert (together.late_rank, together.wait_ns) == (None, 0)
     assert together.fewest(0.9) == ()

@@ -47,7 +47,7 @@ def test_an_all_reduce_is_two_rounds_of_a_ring(n, chunk):
 
 
 @given(groups, chunks)
-def test_an_all_gather_and_a_reduce_scatter_are_one_round_of_a_ring(n, chunk):
+def test_all_gather_and_reduce_scatter_are_one_round_of_a_ring(n, chunk):
     for op in ALL_GATHER + REDUCE_SCATTER:
         assert ring(n, n - 1, chunk) == [link_bytes(op, n * chunk, n)] * n
 

@@ -131,7 +131,7 @@ def test_a_kernel_is_what_the_identifiers_in_its_name_begin_with(lane, name):
     assert LaneRules().lane(name, "kernel") is lane
 
 
-def test_of_the_kernels_of_recorded_jobs_exactly_those_of_nccl_communicate():
+def test_exactly_nccls_kernels_of_recorded_jobs_communicate():
     rules = LaneRules()
     found = {name for name in RECORDED if rules.lane(name, "kernel") is Lane.COMM}
     assert found == {name for name in RECORDED if name.startswith("nccl")}
@@ -172,7 +172,7 @@ def test_copies_are_copies_except_those_to_another_gpu(kind, lane):
     assert rules.lane("anything", kind) is lane
 
 
-def test_the_users_rules_come_first_and_the_first_that_matches_wins():
+def test_users_rules_come_first_and_the_first_match_wins():
     rules = LaneRules(
         parse_rule(text)
         for text in (

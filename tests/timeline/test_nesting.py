@@ -37,7 +37,7 @@ def pieces_of(calls, origin_ns=0):
 
 
 @given(nested_calls().flatmap(st.permutations), origins_ns)
-def test_each_moment_belongs_to_the_innermost_call_whatever_their_order(calls, origin_ns):
+def test_each_moment_belongs_to_the_innermost_call(calls, origin_ns):
     pieces = pieces_of(calls, origin_ns)
     found = {tick: index for start, end, index in pieces for tick in range(start, end)}
     expected = at_each_tick(calls)

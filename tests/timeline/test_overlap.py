@@ -87,5 +87,5 @@ def test_stalls_are_what_a_sweep_of_every_ns_finds(edge_ns, other_edge_ns, compu
         (0, None, None),
     ],
 )
-def test_a_step_is_launch_bound_without_a_lead_and_with_idle_time(lead_ns, idle_ns, expected) -> None:
+def test_step_without_a_lead_and_with_idle_time_is_launch_bound(lead_ns, idle_ns, expected):
     assert launch_bound(1000, lead_ns, idle_ns) is expected

@@ -27,7 +27,7 @@ BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
 """Rank, late in so many, waiting that it caused."""
 
 
-def test_the_wait_for_a_rank_that_was_waiting_in_another_group_is_followed_back_to_the_root():
+def test_waits_through_another_group_are_followed_to_the_root():
     assert passed_on_waits(SLEEPS) == {3: PassedOnWait(0, (Link(1, "tp 0-1"),))}
     alone, followed = lateness(SLEEPS), lateness(SLEEPS, {3: 0})
     assert [(each.rank, each.late, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
@@ -35,7 +35,7 @@ def test_the_wait_for_a_rank_that_was_waiting_in_another_group_is_followed_back_
     assert (followed.first.caused_wait_ns, followed.of(1).late, followed.wait_ns) == (89, 0, 90)
 
 
-def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
+def test_chain_over_groups_is_named_from_late_rank_to_root():
     stages = [
         made("a", {0: (44, 60), 1: (20, 60), 2: (43, 60)}),
         made("b", {1: (61, 70), 2: (6, 70)}),
@@ -45,7 +45,7 @@ def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
     assert passed_on_waits(list(reversed(stages)))[0] == PassedOnWait(0, (Link(2, "b"), Link(1, "a")))
 
 
-def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_within_one_group():
+def test_waits_in_receives_are_followed_within_one_group():
     """A pipeline: rank 2 sends back late, so rank 1 does."""
     back = [
         Collective("recv", "pp", 1, (Part(1, 10, 60), Part(2, 59, 60)), sender=2),
@@ -64,7 +64,7 @@ def test_of_two_waits_the_longer_one_is_followed():
     )
 
 
-def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
+def test_rank_that_waited_a_little_elsewhere_is_late_by_itself():
     computes = [made("tp", {0: (40, 45), 1: (0, 45)}), made("dp", {1: (60, 70), 3: (30, 70)})]
     assert passed_on_waits(computes) == {}
 

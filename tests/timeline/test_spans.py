@@ -31,7 +31,7 @@ def test_any_pairs_become_canonical_spans_that_cover_the_same_ns(pairs, origin_n
 
 @pytest.mark.parametrize("few", [0, spans.FEW])
 @given(raw_pairs, raw_pairs, origins_ns)
-def test_union_intersection_and_difference_are_those_of_the_covered_ns(few, a, b, origin_ns):
+def test_set_operations_are_those_of_the_covered_ns(few, a, b, origin_ns):
     in_a = spans.from_pairs(shifted(a, origin_ns))
     in_b = spans.from_pairs(shifted(b, origin_ns))
     for operation, expected in (
@@ -70,7 +70,7 @@ def test_the_lengths_within_intervals_are_those_of_clips(pairs, within, origin_n
 
 
 @given(raw_pairs, st.integers(1, 8), origins_ns)
-def test_coalesced_spans_are_few_and_add_no_more_than_the_smallest_gaps(pairs, at_most, origin_ns):
+def test_coalesced_spans_are_few_and_add_the_smallest_gaps(pairs, at_most, origin_ns):
     made = spans.from_pairs(shifted(pairs, origin_ns))
     result = spans.coalesce(made, at_most)
     assert canonical(result)

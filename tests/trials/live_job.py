@@ -1,16 +1,15 @@
 """A training job in simulated time: two ranks, a hub, and a line to it, all through a real JobState."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import TRIAL, Command, CommandReport
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import BUCKET_CAP_MB, MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
@@ -19,7 +18,7 @@ TICK_S = 0.25
 SWITCH_STEPS = 2
 
 
-def valley(best: float) -> Callable[[int], float]:
+def valley(best):
     """A step's length in ms for each value: 100 at the best one."""
     return lambda value: 100 * (1 + 0.2 * ((math.log(value) - math.log(best)) / 2) ** 2)
 
@@ -38,14 +37,14 @@ class LiveJob(FakeSession):
 
     def __init__(
         self,
-        step_ms: Callable[[int], float] | None = None,
+        step_ms=None,
         *,
-        knob: Knob = BUCKET_CAP_MB,
-        critical: dict[int, float] | None = None,
-        noise: float = 0.005,
-        gradients: tuple[int, ...] = (),
-        seed: int = 0,
-    ) -> None:
+        knob=BUCKET_CAP_MB,
+        critical=None,
+        noise=0.005,
+        gradients=(),
+        seed=0,
+    ):
         """``critical``: the share of a delay of each rank by which the step grows; others have slack."""
         super().__init__()
         self.step_ms, self.noise, self.critical = step_ms or valley(60), noise, critical or {}
@@ -57,14 +56,14 @@ class LiveJob(FakeSession):
         """So many commands come while another one is under way."""
         self.doubts = False
         """Rank 1 cannot learn whether all have agreed on the next commands. They have."""
-        self.values: list[int] = []
+        self.values = []
         """With which each step was made."""
-        self.delays: list[tuple[int, int]] = []
+        self.delays = []
         """Rank and length of each delay."""
         self._random = np.random.default_rng(seed)
         self._number = 0
         self._rest_s = 0.0
-        self._under_way: UnderWay | None = None
+        self._under_way = None
         self._captured_until = -1
         self.fleet.apply(welcome())
         for rank in (0, 1):
@@ -77,7 +76,7 @@ class LiveJob(FakeSession):
 
     # What a session does
 
-    def send(self, command: Command) -> str:
+    def send(self, command):
         assert command.inconsistency() == ""
         if self.no_line:
             return self.no_line
@@ -98,7 +97,7 @@ class LiveJob(FakeSession):
                 self._report(command, "agreed", first)
         return ""
 
-    def tick(self) -> Snapshot:
+    def tick(self):
         """A quarter of a second later."""
         self.clock.pass_s(TICK_S)
         self._rest_s += TICK_S
@@ -108,7 +107,7 @@ class LiveJob(FakeSession):
 
     # What else may happen
 
-    def person_sets(self, value: int, knob: Knob | None = None) -> None:
+    def person_sets(self, value, knob=None):
         """Somebody else's command, which all ranks follow at once."""
         command = commands.make_setting(knob or self.knob, value)
         self.fleet.apply(command)
@@ -117,17 +116,17 @@ class LiveJob(FakeSession):
             self.value = value
             self._tell_knob()
 
-    def end(self) -> None:
+    def end(self):
         for rank in (0, 1):
             self.fleet.apply(RankEnd(rank, self.clock(), True))
         self.fleet.apply(status(ended=True))
         self.fleet.set_hub_state(HubState.ENDED)
 
-    def capture(self, steps: int) -> None:
+    def capture(self, steps):
         """So many steps take ten times as long."""
         self._captured_until = self._number + steps
 
-    def _step(self) -> float:
+    def _step(self):
         number, at = self._number, self._under_way
         value, delay_ns, in_trial, switching = self.value, 0, False, False
         if at is not None and number >= at.first:
@@ -158,13 +157,13 @@ class LiveJob(FakeSession):
         self._number += 1
         return length_ms / 1000
 
-    def _delay(self, command: Command) -> int:
+    def _delay(self, command):
         """By how much the step grows."""
         rank, delay_ns = commands.argument(command, "rank"), commands.argument(command, "delay_ns")
         self.delays.append((rank, delay_ns))
         return round(delay_ns * self.critical.get(rank, 0.0))
 
-    def _finish(self, at: UnderWay) -> None:
+    def _finish(self, at):
         self._under_way = None
         if at.command.name == TRIAL:
             delayed = "" if at.command.knob else str(commands.argument(at.command, "delay_ns"))
@@ -177,7 +176,7 @@ class LiveJob(FakeSession):
         self._tell_knob()
         self._report(at.command, "changed", at.first, old=old, new=self.knob.value_text)
 
-    def _tell_knob(self) -> None:
+    def _tell_knob(self):
         text = self.knob.original_text if self.value is None else str(self.value)
         self.knob = replace(self.knob, value=self.value, value_text=text)
         for rank in (0, 1):
@@ -185,14 +184,14 @@ class LiveJob(FakeSession):
 
     def _report(
         self,
-        command: Command,
-        state: str,
-        number: int | None,
-        text: str = "",
-        ranks: tuple[int, ...] = (0, 1),
-        old: str = "",
-        new: str = "",
-    ) -> None:
+        command,
+        state,
+        number,
+        text="",
+        ranks=(0, 1),
+        old="",
+        new="",
+    ):
         for rank in ranks:
             self.fleet.apply(
                 CommandReport(rank, command.id, command.name, self.clock(), state, number, text, old, new)

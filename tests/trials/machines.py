@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def noise(random, steps: int, kind: str):
+def noise(random, steps, kind):
     """Shape (steps,): white, correlated, drifting, jumping, skewed, or with a slow step in 25."""
     white = random.normal(0, 0.03, steps)
     if kind == "correlated":

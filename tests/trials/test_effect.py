@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.trials.effect import LOOKS, SAME, Effect, Pair, is_known, relative, slope
+from overlaptop.trials.effect import LOOKS, SAME, Pair, is_known, relative, slope
 
 from .machines import KINDS, noise
 
 GAP, TRIAL, BLOCK, SETTLE = 20, 14, 10, 2
 
 
-def pairs_of(random, kind: str, change: float, pairs: int) -> list[Pair]:
+def pairs_of(random, kind, change, pairs):
     """Trials as the runner makes them, on a machine of this kind."""
     period = TRIAL + GAP
     series = 100 * (1 + noise(random, period * pairs + GAP, kind))
@@ -28,7 +28,7 @@ def pairs_of(random, kind: str, change: float, pairs: int) -> list[Pair]:
     return found
 
 
-def until_known(pairs: list[Pair]) -> Effect:
+def until_known(pairs):
     for count in LOOKS:
         effect = relative(pairs[:count])
         assert effect is not None
