@@ -85,7 +85,7 @@ def test_live_overlap_is_of_the_measured_steps_just_before(job):
     job.send(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
     job.send(report(0, command, "agreed", 90))
     assert (newest(job).ranks[0].live_overlap, newest(job).ranks[0].live_steps) == (0.5, 32)
-    job.send(*(step(0, n, comm=10, hidden=0) for n in range(90, 2000)))
+    job.send(*(step(0, n, comm=10, hidden=0) for n in range(90, 800)))
     job.send(report(0, command, "written", 90, "/there/rank0.json.gz"))
     assert newest(job).ranks[0].live_overlap == 0.5
     assert (newest(job).ranks[1].live_overlap, newest(job).ranks[1].live_steps) == (None, 0)

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replaced
 
+from overlaptop.fleet import job_state
 from overlaptop.fleet.job_state import (
-    MAX_FRESH,
     MAX_NOTICES,
     MAX_SAMPLES,
     MAX_STACKS,
@@ -125,11 +125,12 @@ def test_another_job_empties_the_fleet_and_the_same_one_does_not(fleet):
     ],
     ids=["steps", "samples"],
 )
-def test_fresh_steps_are_handed_out_once_in_order_and_bounded(fleet, make, fresh_of):
+def test_fresh_steps_are_handed_out_once_in_order_and_bounded(fleet, make, fresh_of, monkeypatch):
+    monkeypatch.setattr(job_state, "MAX_FRESH", 20)
     sent = (make(1, 0), make(0, 0), make(0, 1))
     assert fresh_of(feed(fleet, *sent)) == sent
     assert fresh_of(feed(fleet)) == ()
-    sent = [make(0, number) for number in range(2, MAX_FRESH + 9)]
+    sent = [make(0, number) for number in range(2, 29)]
     snapshot = feed(fleet, *sent)
     assert fresh_of(snapshot) == tuple(sent[7:])
     assert snapshot.totals.dropped == 7
