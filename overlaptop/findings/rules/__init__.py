@@ -1,1 +1,4 @@
-"""The rules, one a file. Each has ``look``: Evidence -> Findings."""
+"""The rules, one a file. Each has ``look``: Evidence -> Findings.
+
+docs/findings.md says when each finding is raised.
+"""

@@ -1,7 +1,7 @@
 """DDP's last bucket is too large: little of backward is left to hide its all-reduce.
 
-Raised if most of the exposed time is in the last all-reduce. The advised size comes from the model of
-`models/buckets` if the all-reduces reveal their latency, else it is half the present size.
+The advised size comes from the model of `models/buckets` if the all-reduces reveal their latency, else it
+is half the present size.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,4 @@
-"""DDP has many small buckets whose all-reduces are bound by latency, not by bandwidth.
-
-Raised if latency is half of the all-reduces' transfer time, and the model of `models/buckets` finds a
-larger size that exposes less.
-"""
+"""DDP has many small buckets whose all-reduces are bound by latency, not by bandwidth."""
 
 from collections.abc import Iterable
 

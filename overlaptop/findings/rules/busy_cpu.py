@@ -1,9 +1,4 @@
-"""A late rank's training thread waits for a CPU that something else uses.
-
-Raised if a rank is clearly late, its training thread waits longer for a CPU than the others' by the
-kernel's count (`late`), and it has as many CPUs as they have. Before steps are measured: if it waits for
-half of the step (`counters`).
-"""
+"""A late rank's training thread waits for a CPU that something else uses."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,6 @@
 """Communication takes longer than compute, so that no overlap can hide it.
 
-Raised if a rank transfers for longer than it computes. Perfect overlap hides as much as there is compute,
-so ``transfer - compute`` stays exposed.
+Perfect overlap hides as much as there is compute, so ``transfer - compute`` stays exposed.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,7 @@
-"""The training thread waits for data.
+"""The training thread waits for data, on a late rank or on each rank.
 
-Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`; before steps
-are measured by its counters, `counters`). Raised for the whole job if each rank spends STALL_SHARE of the
-step in a DataLoader while the GPU is idle or copies: loading beside a busy GPU costs nothing. Also raised
-if each rank spends that share before its first kernel: the data may come from something else than torch's
-DataLoader. Not raised in a job without a DataLoader if stack samples name a line (`stalled_hosts`).
+Loading beside a busy GPU costs nothing. What each rank does before its first kernel may be loading, too,
+from something else than torch's DataLoader; a line of the script tells it better (`stalled_hosts`).
 """
 
 from collections.abc import Iterable

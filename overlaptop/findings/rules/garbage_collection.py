@@ -1,9 +1,6 @@
 """Python's garbage collector stops a rank, and the others wait.
 
-Raised for a late rank that collects the oldest generation in most steps while the others do not (`late`).
-Raised for the whole job if full collections cost COSTLY_SHARE of the time: steps with one are longer in the
-median, outside of exposed communication, than steps without. Collections of the younger generations take
-microseconds and are not counted.
+Collections of the younger generations take microseconds and are not counted.
 """
 
 from collections.abc import Iterable

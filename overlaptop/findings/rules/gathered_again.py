@@ -1,7 +1,6 @@
 """Backward repeats forward's all-gathers, exposed, though memory could keep the parameters.
 
-FSDP2 frees a layer's parameters after its forward pass by default. Raised if backward's gathers are
-exposed, and every rank's GPU has memory for all parameters, or for a host's share of them.
+FSDP2 frees a layer's parameters after its forward pass by default.
 """
 
 from collections.abc import Iterable

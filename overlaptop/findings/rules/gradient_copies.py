@@ -1,8 +1,4 @@
-"""DDP copies gradients out of its buckets at the end of backward, since they are not views of them.
-
-Raised if the model was made that way, and copies with nothing beside them take time after the last compute
-of backward, where DDP copies.
-"""
+"""DDP copies gradients out of its buckets at the end of backward, since they are not views of them."""
 
 from collections.abc import Iterable
 from statistics import fmean

@@ -1,8 +1,6 @@
 """Ranks wait more than they transfer, and the late rank changes: jitter without a single culprit.
 
-Raised if exposed wait is JITTER_SHARE of the step and more than exposed transfer, no rank is clearly late,
-no few ranks are late in turn, and the late rank is not the one that computes longest (uneven batches). Not
-raised for waits in receives: in a pipeline the late rank changes as stages pass work on.
+Not raised for waits in receives: in a pipeline the late rank changes as stages pass work on.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,6 @@
 """A rank launches late, with long pauses: its CPU waited in Python, I/O or a lock.
 
-Raised if a rank is clearly late and its GPU (without a GPU, its training thread) is idle longer than the
-others', while it neither loads data nor collects garbage, on similar CPUs (`late`). Also raised if stack
-samples find its thread asleep at a line more often than theirs (`counters`). Many short pauses between
-kernels without a launch lead are `launch_bound`.
+Many short pauses between kernels without a launch lead are `launch_bound`.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,8 @@
 """A rank is late, or a few ranks are late in turn, and no measurement says why.
 
-Raised if the first line names them, they cause most of the wait in most of the newest steps, and no cause
-explains half of the others' wait in 80 % of these steps (`late`). The cause is then one that is not
-checked, or that the source does not see. Stack samples may still name a script line. Not raised while
-lateness has just begun, since no cause is steady yet; nor if ranks without a GPU wait longer for a CPU than
-for each other; nor if the late rank is the one that computes longest (uneven batches).
+The cause is then one that is not checked, or that the source does not see. Not raised while lateness has
+just begun, since no cause is steady yet; nor if ranks without a GPU wait longer for a CPU than for each
+other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
 from collections.abc import Iterable, Sequence

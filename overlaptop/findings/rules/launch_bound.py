@@ -1,9 +1,4 @@
-"""The CPU cannot launch kernels as fast as the GPU runs them.
-
-Raised for a late rank whose GPU is idle longer than the others' in short pauses. Raised for the whole job
-if each rank is launch-bound (`launching`) in LATE_SHARE of the steps: no launch lead at the end of the
-step, and idle time in short pauses that data loading does not explain.
-"""
+"""The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank."""
 
 from collections.abc import Iterable
 from statistics import median

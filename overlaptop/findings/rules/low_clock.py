@@ -1,8 +1,4 @@
-"""The SM clock of a late rank's GPU is lower than the others': power or heat.
-
-Raised if a rank is clearly late, computes longer, and its median clock over the last minute is below
-`LOW_CLOCK` of the other ranks' median. A low clock on all ranks makes no rank late.
-"""
+"""The SM clock of a late rank's GPU is lower than the others': power or heat."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,8 +1,4 @@
-"""overlaptop itself makes steps longer.
-
-Raised if the measured change of the mean step, minus ERRORS times its standard error, is at least
-COSTLY_SHARE. The baseline are the job's own unmeasured steps.
-"""
+"""overlaptop itself makes steps longer. The baseline are the job's own unmeasured steps."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,4 @@
-"""Pipeline stages are idle while the pipeline fills and drains.
-
-Raised if the idle time is close to the schedule's formula for this number of stages and micro-batches.
-"""
+"""Pipeline stages are idle while the pipeline fills and drains, as the schedule's formula has it."""
 
 from collections.abc import Iterable
 

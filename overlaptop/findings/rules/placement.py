@@ -1,8 +1,4 @@
-"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU.
-
-Raised if a rank is clearly late, `late` finds this cause, and none of its CPUs is on its GPU's node, or it
-has at most half of the others' median number of CPUs.
-"""
+"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,4 @@
-"""Gradients are accumulated over several micro-batches, and reduced in each.
-
-Raised if a step has several backward passes that move the same bytes: all reductions but the last can be
-skipped.
-"""
+"""Gradients are accumulated over several micro-batches, and reduced in each."""
 
 from collections.abc import Iterable
 

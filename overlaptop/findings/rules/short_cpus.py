@@ -1,8 +1,4 @@
-"""All ranks wait for a CPU: the machine has fewer than the job needs.
-
-Raised if on each rank the training thread waits for a CPU for LEAST_SHARE of the step, in the median of all
-steps, by the kernel's count. If only one rank waits longer, that is `busy_cpu`.
-"""
+"""All ranks wait for a CPU: the machine has fewer than the job needs. One rank alone: `busy_cpu`."""
 
 from collections.abc import Iterable
 from statistics import median

@@ -1,7 +1,6 @@
-"""The others wait for a rank, but the step would be no shorter without that wait.
+"""The others wait for a rank, but another rank's host or GPU needs the whole step anyway (`gains`).
 
-Raised if a rank is clearly late, and another rank's host or GPU needs the whole step anyway (`gains`). No
-other finding then blames the late rank.
+No other finding then blames the late rank.
 """
 
 from collections.abc import Iterable

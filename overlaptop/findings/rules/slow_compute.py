@@ -1,7 +1,4 @@
-"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do.
-
-Raised if a rank is clearly late, and `late` finds that it computes longer by a similar time in each step.
-"""
+"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do."""
 
 from collections.abc import Iterable
 from statistics import median

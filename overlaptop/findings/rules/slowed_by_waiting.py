@@ -1,7 +1,6 @@
 """Waiting slows compute: NCCL's kernels use SMs and memory bandwidth while they wait.
 
-Raised if a rank is clearly late, and the others compute longer than it does by WORTH_SHARE of the step, but
-not by more than their extra overlapped communication. A late rank then costs more than the exposed wait.
+A late rank then costs more than the exposed wait.
 """
 
 from collections.abc import Iterable

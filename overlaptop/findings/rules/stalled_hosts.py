@@ -1,8 +1,4 @@
-"""All hosts spend long at one script line while their GPUs have nothing to compute.
-
-Raised if no rank is late, the job has no DataLoader, each rank spends STALL_SHARE of the step before its
-first kernel, and stack samples of all ranks name one line for a similar share of the step.
-"""
+"""All hosts spend long at one script line while their GPUs have nothing to compute."""
 
 from collections.abc import Iterable
 

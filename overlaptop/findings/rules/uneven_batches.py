@@ -1,9 +1,7 @@
 """The rank that computes longest is late, by a different time in each step: batches are uneven.
 
-Raised if one rank is clearly late and its extra compute varies from step to step (`late`). Also raised if
-the late rank changes, and in LATE_SHARE of the steps it computes longer by EXPLAINS of the others' mean
-wait. A slow GPU would be slow in each step, and CPU jitter does not change compute. With few ranks, one may
-be late in most steps nonetheless, without a steady cause.
+A slow GPU would be slow in each step, and CPU jitter does not change compute. With few ranks, one may be
+late in most steps nonetheless, without a steady cause.
 """
 
 from collections import Counter

@@ -1,7 +1,6 @@
 """All-to-alls move far more on one rank than on the others: experts are loaded unevenly.
 
-Raised if a rank's bytes in a group's all-to-alls, summed over the steps with timelines, exceed UNEVEN times
-the group's mean. Bytes are the larger of a rank's input and output.
+Bytes are the larger of a rank's input and output.
 """
 
 from collections import Counter, defaultdict

@@ -1,8 +1,4 @@
-"""DDP searches the graph for unused parameters while the GPU is idle.
-
-With find_unused_parameters it does so between forward and backward, on the CPU. Raised if the model was
-made with it and GPUs are idle there.
-"""
+"""DDP searches the graph for unused parameters, on the CPU, while the GPU is idle."""
 
 from collections.abc import Iterable
 from statistics import fmean
