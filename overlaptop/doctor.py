@@ -17,8 +17,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from overlaptop import __version__
 from overlaptop.agent.sources.cupti import library as cupti_library
@@ -97,24 +98,18 @@ def examine(machine: Machine) -> Iterator[CheckRecord]:
             yield unknown(check.__name__.removeprefix("check_"), text)
 
 
-def ok(check: str, text: str) -> CheckRecord:
-    """Return a finding: it works."""
-    return CheckRecord(host="", check=check, status="ok", finding=text, remedy="")
+def _finding(
+    status: Literal["ok", "warning", "fault", "unknown"], check: str, text: str, remedy: str = ""
+) -> CheckRecord:
+    return CheckRecord(host="", check=check, status=status, finding=text, remedy=remedy)
 
 
-def warning(check: str, text: str, remedy: str = "") -> CheckRecord:
-    """Return a finding: monitoring works, but with limits."""
-    return CheckRecord(host="", check=check, status="warning", finding=text, remedy=remedy)
-
-
-def fault(check: str, text: str, remedy: str = "") -> CheckRecord:
-    """Return a finding: monitoring does not work."""
-    return CheckRecord(host="", check=check, status="fault", finding=text, remedy=remedy)
-
-
-def unknown(check: str, text: str) -> CheckRecord:
-    """Return a finding: the check has no answer."""
-    return CheckRecord(host="", check=check, status="unknown", finding=text, remedy="")
+ok = partial(_finding, "ok")
+warning = partial(_finding, "warning")
+"""Monitoring works, with limits."""
+fault = partial(_finding, "fault")
+"""It does not work."""
+unknown = partial(_finding, "unknown")
 
 
 # This program
