@@ -14,7 +14,6 @@ from overlaptop.commands.output import CommandError, plain, print_data, print_me
 from overlaptop.commands.table import Table
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
-from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.records import Record, as_json
@@ -54,8 +53,6 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 
 
 _MISSING_CHARS = 40
-_MOST_ROWS = 64
-"""Most rows of ranks and steps; if there are more, the costliest steps are shown."""
 _PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not attributed", "late in")
 
 
@@ -271,35 +268,11 @@ def _missing(job: TracedJob) -> str:
     return f"no trace of rank {missing} of {job.world_size}"
 
 
-def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
-    """Return a row for each rank over the whole trace, then in each step; or in step `number` alone."""
-    if number not in job.waits:
+def _waits_table(job: TracedJob, number: int) -> str:
+    """Return a row for each rank over the whole trace, or in step `number`."""
+    if (waits := job.waits.get(number)) is None:
         return ""
-    whole = Table(["rank", *_PARTS])
-    for cells in _waits_rows(job, job.waits[number]):
-        whole.add(*cells)
-    lines = [whole.render()]
-    numbers = job.step_numbers if number == WHOLE_TRACE else ()
-
-    def cost_ns(step: int) -> int:
-        return sum(times.exposed_wait_ns for times in job.waits[step].times.values())
-
-    most = max(1, _MOST_ROWS // len(job.ranks))
-    shown = sorted(sorted(numbers, key=cost_ns, reverse=True)[:most])
-    steps = Table(["step", "rank", *_PARTS])
-    for number in shown:
-        for cells in _waits_rows(job, job.waits[number]):
-            steps.add(str(number), *cells)
-    if shown:
-        lines += ["", steps.render()]
-    if (more := len(numbers) - len(shown)) > 0:
-        lines.append(f"not shown: {text.plural(more, 'step')} with less exposed waiting; --json has all")
-    return "\n".join(lines)
-
-
-def _waits_rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
-    late = lateness(waits.collectives)
-    rows = []
+    table, late = Table(["rank", *_PARTS]), lateness(waits.collectives)
     for summary in job.ranks:
         rank, exact = summary.info.rank, summary.info.compute_exact
         times = waits.times.get(rank)
@@ -307,13 +280,12 @@ def _waits_rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
             continue
         own = late.of(rank) if late is not None else None
         parts = ((times.wait_ns, times.exposed_wait_ns), (times.transfer_ns, times.exposed_transfer_ns))
-        exposed_known = times.known and times.exposed_known
         cells = [str(rank)]
         for part_ns, exposed_ns in parts:
             cells.append(text.duration(part_ns if times.known else None))
-            figure = text.duration(exposed_ns if exposed_known else None)
+            figure = text.duration(exposed_ns if times.known and times.exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
         cells.append(text.duration(times.not_attributed_ns))
         cells.append(text.UNKNOWN if own is None else f"{own.late:,} of {own.collectives:,}")
-        rows.append(cells)
-    return rows
+        table.add(*cells)
+    return table.render()
