@@ -153,7 +153,6 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
 
 
 def _file_system(mounts: str, place: Path) -> str:
-    """Return the type of a folder's file system; empty: not known."""
     best, kind = -1, ""
     for words in map(str.split, mounts.splitlines()):
         point = Path(words[1].replace("\\040", " "))

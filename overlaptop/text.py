@@ -223,7 +223,6 @@ def _significant(value: float) -> float:
 
 
 def _decimals(value: float) -> int:
-    """Return the decimals for three digits."""
     return 2 if value < 10 else 1 if value < 100 else 0
 
 

@@ -201,7 +201,6 @@ def session_of(job: TracedJob) -> FinishedSession:
 
 
 def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
-    """Return the whole traces or one step: a row for all ranks, then one for each."""
     from overlaptop.commands import once
     from overlaptop.commands.findings import render
 
@@ -269,7 +268,6 @@ def _missing(job: TracedJob) -> str:
 
 
 def _waits_table(job: TracedJob, number: int) -> str:
-    """Return a row for each rank over the whole trace, or in step `number`."""
     if (waits := job.waits.get(number)) is None:
         return ""
     table, late = Table(["rank", *_PARTS]), lateness(waits.collectives)

@@ -39,8 +39,6 @@ EXIT_S = 5.0
 
 
 class _Held(NamedTuple):
-    """A step that has arrived."""
-
     job: str
     info: RankInfo | None
     totals: StepTotals

@@ -360,7 +360,6 @@ def _varies(longer_ns: list[float]) -> bool:
 
 
 def _cpus(view: RankView) -> int | None:
-    """Return the number of CPUs that it may use."""
     return sum(share.amount for share in view.numa.cpu_nodes) or None if view.numa is not None else None
 
 

@@ -137,7 +137,6 @@ def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
 
 @lru_cache(maxsize=2)
 def _ordered_shares(evidence: Evidence, asleep: bool) -> Mapping[str, list[float]]:
-    """Return the shares of all ranks by line, ascending."""
     every = _every_share(evidence, asleep).values()
     lines = {line for each in every for line in each.of_line}
     return {line: sorted(each.of_line.get(line, 0.0) for each in every) for line in lines}

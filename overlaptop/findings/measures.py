@@ -13,7 +13,6 @@ Measure = Callable[[RankInfo | None, StepTotals], int | None]
 
 
 def _counter(name: str) -> Measure:
-    """Return a field that every step has, measured or not."""
     return lambda _info, step: getattr(step, name)
 
 

@@ -161,7 +161,6 @@ class SteadyLine:
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
-        """Return whether this line has come up for long enough."""
         window = snapshot.wait_window
         is_thin = window is not None and window.steps < HEALTHY_MEASURED
         if (

@@ -249,7 +249,6 @@ class ClusterSession:
             self._turn_to(wanted)
 
     def _wanted(self, now_s: float) -> str | None:
-        """Return the key of the job to watch now."""
         if self._key is not None:
             if self._goes_on():
                 return self._key

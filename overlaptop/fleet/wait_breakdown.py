@@ -261,7 +261,6 @@ def _groups(
 
 
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
-    """Return the maximum clock difference between these ranks' hosts."""
     homes = [node for node in nodes if any(rank in node.ranks for rank in ranks)]
     if len(homes) < 2:
         return 0
@@ -344,7 +343,6 @@ def window_of(
 
 
 def _why(collectives: Sequence[Collective]) -> str:
-    """Return the most common reason why they are not attributed."""
     reasons = Counter(each.not_attributed for each in collectives if each.not_attributed).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
 

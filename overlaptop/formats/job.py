@@ -208,7 +208,6 @@ def _require_one_time(chosen: _Reads) -> None:
 
 
 def _by_rank(reads: _Reads) -> dict[int, list[tuple[Path, _ReadTrace]]]:
-    """Return each rank's traces in order of their start."""
     by_rank: dict[int, list[tuple[Path, _ReadTrace]]] = {}
     for file, read in sorted(reads, key=lambda each: each[1].summaries[0].whole.start_ns):
         by_rank.setdefault(read.rank, []).append((file, read))

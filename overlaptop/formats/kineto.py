@@ -208,7 +208,6 @@ Processes: TypeAlias = dict[int, Scalar]
 
 
 def _busiest_first(activities: Activities) -> list[int]:
-    """Return the devices, sorted by compute time."""
     computing = activities.lane == LANES.index(Lane.COMPUTE)
     busy_ns = np.where(computing, activities.end_ns - activities.start_ns, 0)
     of_device = np.bincount(activities.device, weights=busy_ns)
@@ -340,7 +339,6 @@ def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
 
 
 def _stream(args: Args) -> tuple[Scalar, Scalar]:
-    """Return a key that identifies a stream of a device."""
     return args.device, args.stream if args.stream is not None else args.sycl_queue
 
 

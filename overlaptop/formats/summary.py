@@ -288,7 +288,6 @@ class _CommKernels:
         return tuple(calls), {group: ranks for group, ranks in members.items() if ranks}
 
     def _op(self, at: int) -> str:
-        """Return the collective's name, or its kernel's if that is not known."""
         if self._all_alike:
             return "collective"
         named = self._activities.args[at].collective

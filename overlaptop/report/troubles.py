@@ -123,7 +123,6 @@ def _how(exit_code: int | None) -> str:
 
 
 def _why(exit_code: int | None) -> str:
-    """Return possible causes of an end without a reason."""
     if exit_code is None:
         return " without a word: by a signal, or os._exit"
     if exit_code == -signal.SIGKILL:
@@ -156,7 +155,6 @@ def _hang(hang: Hang) -> tuple[str, str]:
 
 
 def _lines(hang: Hang | None) -> str:
-    """Return where the script is stuck: one line, or several with their ranks."""
     lines = hang.lines if hang is not None else ()
     if len(lines) == 1:
         return f"; the script is at {lines[0][1]}"

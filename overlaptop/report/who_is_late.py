@@ -193,7 +193,6 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
 
 
 def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
-    """Return the others' wait, in full and in brief."""
     waits = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
     return f"{waits} ({percent(window.share)})", f"{waits} ({whole_percent(window.share)})"
 

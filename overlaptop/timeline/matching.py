@@ -34,8 +34,6 @@ _SOMEBODY = -1
 
 
 class _Pair(NamedTuple):
-    """What all sends from one rank to another have in common."""
-
     group: str
     source: int
     target: int

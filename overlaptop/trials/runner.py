@@ -107,8 +107,6 @@ class TrialsState:
 
 @dataclass(slots=True)
 class _Asked:
-    """A requested trial."""
-
     key: int
     """The candidate's."""
     command: Command
@@ -228,7 +226,6 @@ class Trials:
         return ""
 
     def _follow(self, snapshot: Snapshot) -> None:
-        """Process the outcome of the requested trial."""
         asked = self._asked
         if asked is None or asked.done:
             return
@@ -266,7 +263,6 @@ class Trials:
             self._end(view.reason, failed=True)
 
     def _fail(self, why: str, now_ns: int) -> None:
-        """Retry after a pause, or give up."""
         self._asked, self._again_ns = None, now_ns + AGAIN_NS
         self._failures += 1
         if self._failures > TRIES:
@@ -279,7 +275,6 @@ class Trials:
     # Trying and measuring
 
     def _go_on(self, snapshot: Snapshot) -> None:
-        """Request the next trial once there are enough steps of the present value."""
         self._round = [key for key in self._round if self._all[key].open]
         if not self._round:
             self._round = [key for key, each in self._all.items() if each.open]

@@ -34,7 +34,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _copies_alone_ns(detail: StepDetail) -> int:
-    """Return the copies' time after the last compute of each backward pass."""
     compute = computing(detail)
     alone = difference(unflatten(detail.copy_spans_ns), union(compute, unflatten(detail.comm_spans_ns)))
     found_ns = 0

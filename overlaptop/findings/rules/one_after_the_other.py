@@ -74,7 +74,6 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
 
 
 def _costly(found: StepCalls) -> list[Collective]:
-    """Return the calls of the kind and phase with the longest exposed time."""
     by_place: dict[tuple[str, str], list[Collective]] = {}
     for each in found.issued:
         by_place.setdefault((each.kind, each.phase), []).append(each)

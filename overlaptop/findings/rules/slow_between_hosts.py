@@ -46,7 +46,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _usual_bandwidth(issued: Iterable[Collective]) -> float | None:
-    """Return the median bus bandwidth of large collectives; None if there is none."""
     rates = [
         rate
         for each in issued

@@ -47,6 +47,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _gain_ns(evidence: Evidence, rank: int, less_ns: float) -> int:
-    """Return the exposed time that the all-to-alls would save."""
     exposed = [step.totals[rank].exposed_ns or 0 for step in evidence.steps if rank in step.totals]
     return round(min(less_ns, mean(exposed) if exposed else 0))

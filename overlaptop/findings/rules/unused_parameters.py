@@ -36,7 +36,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _gap_ns(detail: StepDetail) -> int:
-    """Return the time without compute around the start of each backward pass."""
     begins = [phase.start_ns for phase in phases_of(detail, "backward")]
     gaps = difference(unflatten((0, detail.step_ns)), computing(detail)).tolist()
     return sum(end - start for start, end in gaps if any(start <= at < end for at in begins))
