@@ -1,7 +1,5 @@
 """A ClusterSession on hosts whose connections tests cut and mend."""
 
-from dataclasses import replace
-
 import pytest
 
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
@@ -177,23 +175,6 @@ def test_host_that_cannot_list_its_jobs_disturbs_no_other(cluster):
 
 
 # Nodes that come and go
-
-
-def test_a_node_that_joins_late_empties_nothing(cluster):
-    late = cluster.hosts[1]
-    late.cut("connection refused")
-    session = cluster.session()
-    session.tick()
-    cluster.send_history(cluster.hosts[0], 3)
-    before = session.tick()
-    assert before.hub_state is HubState.LIVE
-    assert [view.info is None for view in before.ranks] == [False, False, True, True]
-    late.connect()
-    cluster.look_again(session)
-    cluster.send_history(late, 3, again=True)
-    after = session.tick()
-    assert after.ranks[:2] == tuple(replace(view, age_s=1.0) for view in before.ranks[:2])
-    assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
 
 
 def test_connection_that_is_back_brings_what_was_missed(cluster):

@@ -116,23 +116,6 @@ def test_collective_without_the_call_of_one_member_is_not_split(members):
     assert [each.not_attributed for each in waits.collectives] == ["rank 2 is missing"]
 
 
-def test_receive_is_split_by_its_send():
-    fleet = fleet_of()
-    for message in late(0):
-        if isinstance(message, StepDetail):
-            ends = {"sends_to": 1} if message.rank == 0 else {"receives_from": 0}
-            own = [
-                replace(each, op="send" if message.rank == 0 else "recv", sequence=None, **ends)
-                for each in message.collectives
-            ]
-            message = replace(message, collectives=tuple(own))
-        fleet.apply(message)
-    [waits] = fleet.snapshot().fresh_waits
-    assert [(each.sender, each.not_attributed) for each in waits.collectives] == [(0, "")] * 2
-    assert (waits.times[0].wait_ns, waits.times[0].not_attributed_ns) == (0, 30 * MS)
-    assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
-
-
 def test_rank_that_waited_in_another_group_passes_the_blame_on():
     """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
     spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
@@ -238,14 +221,6 @@ def test_step_in_which_the_job_hung_is_in_no_window():
     assert snapshot.waits.step == 4
     assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (2, 15 * MS)
     assert (snapshot.totals.step_ns, snapshot.totals.paused_steps) == (STEP_MS * MS, 1)
-
-
-def test_a_change_of_a_setting_begins_a_new_window():
-    fleet = fleet_of(*late(10, rank=0), *late(11, rank=0))
-    assert fleet.snapshot().wait_window.late_rank == 0
-    changing = (step(rank, 12, transitional=True, comm_ns=None) for rank in (0, 1))
-    window = feed(fleet, *changing, *late(13)).wait_window
-    assert (window.steps, window.late_rank) == (1, 1)
 
 
 def test_after_a_change_no_timeline_is_split_again():
