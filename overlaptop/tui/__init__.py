@@ -1,7 +1,5 @@
 """Snapshot -> screen. Importing this package does not import Textual; running the dashboard does."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """The app: timers, themes, keys and which screen is on top. What keys do to the job is the Dashboard's."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -296,7 +294,6 @@ class OverlaptopApp(App[int]):
             await (await self._top(CaptureScreen)).ask_for_steps()
 
     async def action_quit(self) -> None:
-        """Leave at once if that changes no job; else ask."""
         running = self.dashboard.running
         if running and isinstance(self.screen, DashboardScreen):
             await self.screen.ask(Confirm(f"quit? {running}, started here, ends", self.action_leave))
@@ -397,7 +394,6 @@ class OverlaptopApp(App[int]):
 
     @property
     def themes(self) -> list[str]:
-        """Return the available themes; none without colours."""
         plain = self.dashboard.look.plain
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 

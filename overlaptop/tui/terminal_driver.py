@@ -1,7 +1,5 @@
 """Textual's driver for a terminal that may disappear while the dashboard draws."""
 
-from __future__ import annotations
-
 import contextvars
 import select
 import signal

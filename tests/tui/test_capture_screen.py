@@ -1,7 +1,5 @@
 """The capture screen, driven through Textual's pilot over a scripted job."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Knobs from the keyboard, driven through Textual's pilot over a scripted job."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from textual.widgets import Input

@@ -1,7 +1,5 @@
 """A capture: its progress, its traces, and their figures beside the live ones."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.hosts import places
@@ -101,7 +99,6 @@ def _asked(capture: CommandView, width: int) -> StyledLine:
 
 
 def _stages(capture: CommandView, width: int) -> list[StyledLine]:
-    """Return the stages from sent to written, up to the stage of the slowest rank."""
     if capture.state == FAILED:
         return paragraph(f"not made: {capture.reason}", width, TextStyle("error", bold=True))
     # Another host's hub may publish an unknown state.

@@ -1,7 +1,5 @@
 """Bars, sparklines and axes as segments, exact to an eighth of a cell. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby

@@ -4,8 +4,6 @@ known.
 Lines compare by value, so a widget repaints only those that changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -113,7 +111,6 @@ def faded(line: Iterable[Segment]) -> StyledLine:
 
 
 def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
-    """Return lines joined to one line."""
     segments: list[Segment] = []
     for line in lines:
         if segments and line:
@@ -183,7 +180,6 @@ def hanging(head: StyledLine, text: str, width: int, style: TextStyle = TEXT) ->
 
 
 def titled(title: str, *more: Segment) -> StyledLine:
-    """Return a section heading."""
     return (Segment(f" {title}", TextStyle(bold=True)), *((Segment("   "), *more) if more else ()))
 
 

@@ -1,7 +1,5 @@
 """Tables: the columns that fit, and the cells of a row side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 

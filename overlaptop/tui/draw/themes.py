@@ -4,8 +4,6 @@ The lanes' colours differ in lightness as well as hue, so that they stay apart f
 each has a contrast of 3 to 1 or more against the screen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rich.color import Color

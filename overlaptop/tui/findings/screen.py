@@ -1,7 +1,5 @@
 """The job's findings by gain: the list, and the selected finding in full."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
@@ -77,7 +75,6 @@ class FindingsView(RowList[Finding]):
         return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
 
     def _title(self, number: str) -> list[Item]:
-        """Return the title; findings are not about a past step."""
         past = self.state.past_step is not None
         moment = Item((Segment("as they were at the pause", TextStyle("warning")),))
         return [Item((*titled("Findings"), bold(number))), *([moment] if past else [])]

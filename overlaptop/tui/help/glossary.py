@@ -1,7 +1,5 @@
 """The glossary of the screens' words, by screen: the help opens at the words of one screen."""
 
-from __future__ import annotations
-
 from overlaptop.text import UNKNOWN
 from overlaptop.tui.model import keys
 from overlaptop.tui.model.parts import STALL, STEP_PARTS, WAITING

@@ -1,7 +1,5 @@
 """Help and notices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from overlaptop.fleet.notices import grouped

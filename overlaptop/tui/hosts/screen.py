@@ -1,7 +1,5 @@
 """The watched hosts one after the other, with all facts about each connection."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.fleet.snapshot import HubState, NodeView

@@ -1,7 +1,5 @@
 """The choice of a job; if none runs, how to start one."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.jobs import last_end

@@ -3,8 +3,6 @@
 ``overlaptop analyze`` reads the traces in its own process: its time and memory would disturb drawing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -92,7 +90,6 @@ class Captures:
 
 
 def command_for(folder: str) -> list[str]:
-    """Return the command that reads a folder of traces."""
     return [sys.executable, "-P", "-m", "overlaptop", "analyze", folder, "--json"]
 
 

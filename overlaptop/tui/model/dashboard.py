@@ -2,8 +2,6 @@
 nothing and knows no widget.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -200,7 +198,6 @@ class Dashboard:
         self.knobs.restore(self.latest)
 
     def keep_best(self) -> None:
-        """Set the best value that trials have found."""
         if (best := self.trials.best(self._job)) is not None:
             name, value = best
             self.knobs.select(name)

@@ -1,7 +1,5 @@
 """A rank's last steps as columns of a sparkline."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence

@@ -2,8 +2,6 @@
 keys (widgets/prompt.py, widgets/line_prompt.py, workloads/option_input.py).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from textual.binding import Binding, BindingType
@@ -260,5 +258,4 @@ def needs_knob(action: str) -> bool:
 
 
 def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
-    """Return the keys as Textual's BINDINGS."""
     return [key.binding() for key in keys]

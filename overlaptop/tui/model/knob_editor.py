@@ -1,7 +1,5 @@
 """Change a knob by keys: the selected knob, its new value, and the progress. No screen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
@@ -120,7 +118,6 @@ class KnobEditor:
         return None
 
     def step(self, snapshot: Snapshot, direction: int) -> None:
-        """Go to the next value up or down, from the pending one."""
         if (selected := self.editable(snapshot)) is not None:
             self._step(snapshot, selected.knob, direction)
         self._follow(snapshot)

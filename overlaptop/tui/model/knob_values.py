@@ -1,7 +1,5 @@
 """A knob's values for stepping and typing. Pure functions."""
 
-from __future__ import annotations
-
 from overlaptop.report.knobs import allowed_words
 from overlaptop.wire.knobs import Knob
 

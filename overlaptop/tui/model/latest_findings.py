@@ -1,7 +1,5 @@
 """The job's present findings, refreshed at intervals, and their first line. No drawing."""
 
-from __future__ import annotations
-
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.findings.steady import SteadyFindings, SteadyLine

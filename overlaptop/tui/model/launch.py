@@ -1,7 +1,5 @@
 """Follows the last started job until it is on the screen, and reports how it ended."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.session import Session
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchStatus

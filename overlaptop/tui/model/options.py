@@ -1,7 +1,5 @@
 """The user's options for the dashboard."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from overlaptop.fleet.recorder import Recorder

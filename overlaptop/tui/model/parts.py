@@ -1,7 +1,5 @@
 """The parts of a step and the lanes of its timeline: order, words, colours, glyphs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from overlaptop.tui.draw.bars import TEXTURES

@@ -1,7 +1,5 @@
 """The recording that the user begins and ends on the screen."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.recorder import Recorder, default_path
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.text import reason

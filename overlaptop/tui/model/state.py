@@ -338,7 +338,6 @@ class ViewState:
         return all_see_gaps(self.snapshot.ranks)
 
     def next_window(self) -> None:
-        """Choose the next window for the job's figures; a past step has none."""
         self.window = following(self.window, list(Window))
         if self.paused_at_ns is not None:
             shown = with_means(over_window(self.snapshot, self.window))

@@ -3,8 +3,6 @@
 Empty columns are left out: a job on CPUs has no links, and its idle time is not measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain

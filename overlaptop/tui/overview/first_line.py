@@ -1,7 +1,5 @@
 """The first line below the header: the costliest problem, and the number of findings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from overlaptop.fleet.snapshot import Window

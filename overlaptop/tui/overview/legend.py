@@ -1,7 +1,5 @@
 """The meaning of the bars' and lanes' colours and glyphs."""
 
-from __future__ import annotations
-
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.model.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING
 from overlaptop.tui.widgets.view import JobView

@@ -4,8 +4,6 @@ The upper mark of a cell is the even local rank. Each line holds whole nodes, so
 a vertical stripe and a bad node is a short horizontal one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from overlaptop.fleet.snapshot import RankView

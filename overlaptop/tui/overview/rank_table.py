@@ -4,8 +4,6 @@ If several hosts are watched, each host's ranks are below a thin line. A job wit
 mark a rank, and rows only of the selected rank and of those that deviate most.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from textual import events
@@ -186,7 +184,6 @@ class RankTable(JobView):
         return None
 
     def _places(self) -> list[tuple[str, int, int]]:
-        """Return each column with its left edge and width."""
         found, left = [], _MARGIN
         for column, size in self._columns(self.size.width):
             found.append((column.key, left, size))

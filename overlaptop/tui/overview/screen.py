@@ -1,7 +1,5 @@
 """The job at a glance: totals, a row for each rank, the timeline of the selected one."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The job's totals: overlap first, then the parts of the step, then missing data."""
 
-from __future__ import annotations
-
 import re
 
 from overlaptop.findings.bound import bound_by

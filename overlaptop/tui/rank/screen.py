@@ -1,7 +1,5 @@
 """All facts about one rank: identity, the figures of a step, its timeline."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.fleet.records import BOUNDS

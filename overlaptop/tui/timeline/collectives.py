@@ -1,7 +1,5 @@
 """The collectives of the timeline's step, one per line, by start."""
 
-from __future__ import annotations
-
 from textual import events
 
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent

@@ -1,7 +1,5 @@
 """A rank's last steps as two charts on fixed scales: step time from zero, overlap from 0 to 100 %."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import attrgetter
 from statistics import fmean

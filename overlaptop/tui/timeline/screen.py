@@ -1,7 +1,5 @@
 """The timeline's actions, shared by the overview and the rank's screen."""
 
-from __future__ import annotations
-
 from overlaptop.tui.model.viewport import WHOLE_STEP
 from overlaptop.tui.timeline.timeline import ZOOM_FACTOR
 from overlaptop.tui.widgets.screen import DashboardScreen

@@ -1,7 +1,5 @@
 """The selected rank's newest detailed step: phases, compute over communication, stalls, to scale."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
@@ -196,5 +194,4 @@ def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
 
 
 def lane_label(words: str) -> Segment:
-    """Return the label at the left of a lane."""
     return dim(f" {words:<{LABEL - 1}}")

@@ -37,7 +37,6 @@ class AlignedStep:
         return self._lanes[rank]
 
     def offset_ns(self, rank: int) -> int:
-        """Return the start of the rank's step on the axis."""
         return self.details[rank].start_ns - self.begins_ns
 
 

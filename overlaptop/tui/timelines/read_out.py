@@ -1,7 +1,5 @@
 """The spans below the cursor in words: a line for each lane."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One step of all ranks on one axis, with a cursor and the spans below it."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual import events
@@ -199,7 +197,6 @@ class Timelines(JobView):
         self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
 
     def _follow(self, step: AlignedStep) -> None:
-        """Follow the selected collective into the next step."""
         self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
         rank, index = self.state.selected, self.state.collective
         if self._follows and rank is not None and index is not None and rank.rank in step.details:

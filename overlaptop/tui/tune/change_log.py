@@ -1,7 +1,5 @@
 """The log of changes: time, person, old and new value, step, and result."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from overlaptop.fleet.commands import FAILED

@@ -1,7 +1,5 @@
 """The progress of the newest change of a knob, and the steps before and after it."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, bounded, duration, percent, plural
 from overlaptop.tui.draw.segments import BOLD, Item, Segment, StyledLine, bold, dim, elided, fit
@@ -25,7 +23,6 @@ class ChangePanel(JobView):
     """The newest change's progress, and the steps before and after the last completed one."""
 
     def full_height(self, width: int) -> int:
-        """Return the height of all lines; on a small screen the figures are one line."""
         state = self.state
         change, compared = state.change, state.compared
         if state.panel_hidden or (change is None and compared is None):
@@ -80,7 +77,6 @@ def _brief(
 
 
 def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, str]]:
-    """Return name, old value, new value and change of each figure."""
     before, after = compared.before.figures, compared.after.figures
     overlaps = [
         bounded(percent(each), BOUNDS["overlap"], exact=exact) for each in (before.overlap, after.overlap)

@@ -1,7 +1,5 @@
 """The job's knobs: a row for each, and all facts about the selected one."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.report.knobs import allowed_words, code_line, present_words, value_words
 from overlaptop.text import shortened

@@ -1,7 +1,5 @@
 """The job's knobs, and the log of changes."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.tui.help.glossary import TUNE

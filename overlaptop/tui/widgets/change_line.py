@@ -1,7 +1,5 @@
 """The progress of the newest change of a knob."""
 
-from __future__ import annotations
-
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, paragraph
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.widgets.view import LinesView

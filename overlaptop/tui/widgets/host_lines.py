@@ -1,7 +1,5 @@
 """The state of the connection to each host, as lines."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import HUB_GLYPHS, Group, carries, known_within, since, state_of
 from overlaptop.text import printable

@@ -1,7 +1,5 @@
 """The job: its name, host, hardware and progress, and whether it is live."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePath

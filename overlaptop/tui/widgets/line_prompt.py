@@ -1,7 +1,5 @@
 """Prompts for a line of text: a question at the foot of a screen, in place of the key hints."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 

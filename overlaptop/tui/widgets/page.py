@@ -1,7 +1,5 @@
 """Page and PageScreen: scrolled lines, and a screen of such a page."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.tui.draw.segments import StyledLine, dim
@@ -50,7 +48,6 @@ class PageScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
 
     def __init__(self, dashboard: Dashboard, view: JobView, *above: JobView) -> None:
-        """``above``: views above it."""
         super().__init__(dashboard, *above, view)
         self._view = view
         view.add_class("page")

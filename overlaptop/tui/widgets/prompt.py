@@ -2,8 +2,6 @@
 which takes long to import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 

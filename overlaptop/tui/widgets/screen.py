@@ -1,7 +1,5 @@
 """DashboardScreen: the base of all screens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """JobView and RowList: widgets that draw lines about the job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -82,7 +80,6 @@ class RowList(JobView, Generic[Row]):
         return rows[self.at(rows)] if rows else None
 
     def move(self, lines: int) -> None:
-        """Select the row this many lines further down; stop at either end."""
         if rows := self.rows:
             self.cursor = self.key(rows[min(max(self.at(rows) + lines, 0), len(rows) - 1)])
             self.redraw()
@@ -106,7 +103,6 @@ class RowList(JobView, Generic[Row]):
         return lines
 
     async def on_click(self, event: events.Click) -> None:
-        """Select the row; open it at a second click."""
         rows, at = self.rows, self._first + event.y - self.above
         if event.y >= self.above and at < len(rows):
             self.cursor = self.key(rows[at])

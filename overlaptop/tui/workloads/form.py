@@ -49,7 +49,6 @@ class FormState:
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """Return all input, valid or not."""
         return self.workload.name, self.options, self.nproc
 
     def request(self) -> LaunchRequest:

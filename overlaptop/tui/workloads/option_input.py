@@ -1,7 +1,5 @@
 """Input of a workload's options and its number of processes."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 

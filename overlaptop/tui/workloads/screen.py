@@ -1,7 +1,5 @@
 """Start a workload with options; the history of runs; and why a job did not start."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The jobs of this session, newest first: their settings and their figures."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import bounded, count, duration, percent, printable
 from overlaptop.tui.draw.segments import BOLD, TEXT, Segment, StyledLine, TextStyle, dim

@@ -2,8 +2,6 @@
 lines.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 
