@@ -4,7 +4,7 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding, why_late
 from overlaptop.report.who_is_late import FirstLine, Kind
-from overlaptop.tui.overview.first_line import FirstLineView
+from overlaptop.tui.overview.lines import FirstLineView
 
 from .fakes import opened, shown, text_of
 from .waits import waiting_job

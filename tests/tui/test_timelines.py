@@ -8,7 +8,7 @@ from overlaptop.timeline.matching import match
 from overlaptop.tui.model.lanes import lanes_of
 from overlaptop.tui.timeline.timeline import LaneRows
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
-from overlaptop.tui.timelines.read_out import read_out
+from overlaptop.tui.timelines.screen import read_out
 from tests.fleet.builders import MS, detail
 
 from .fakes import line_of, opened, shown, text_of

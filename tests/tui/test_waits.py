@@ -9,7 +9,7 @@ from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.overview.columns import COLUMNS, Scales
-from overlaptop.tui.overview.first_line import FirstLineView
+from overlaptop.tui.overview.lines import FirstLineView
 from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 

@@ -25,7 +25,8 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.page import Page, PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
+from overlaptop.tui.widgets.view import Page
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN

@@ -42,7 +42,7 @@ from overlaptop.tui.model.state import following, step_name
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
 if TYPE_CHECKING:

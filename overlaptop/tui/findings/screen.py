@@ -26,7 +26,7 @@ from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import FINDINGS_KEYS, bindings
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
 _COLUMNS = (

@@ -11,7 +11,8 @@ from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, d
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, Key
-from overlaptop.tui.widgets.page import Page, PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
+from overlaptop.tui.widgets.view import Page
 
 
 class HelpPage(Page):

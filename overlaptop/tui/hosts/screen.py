@@ -20,7 +20,8 @@ from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import state_words
-from overlaptop.tui.widgets.page import Page, PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
+from overlaptop.tui.widgets.view import Page
 
 _INDENT = 4
 

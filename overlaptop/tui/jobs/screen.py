@@ -24,7 +24,7 @@ from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import LIST_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import host_status
-from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
 FAILED_NS = 600_000_000_000

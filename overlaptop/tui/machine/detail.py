@@ -12,7 +12,7 @@ from overlaptop.tui.machine.link_history import last_minute
 from overlaptop.tui.machine.meters import activity_lines, link_lines, no_gpu_lines, unknown_lines
 from overlaptop.tui.machine.numa import process_lines, verdict_lines
 from overlaptop.tui.machine.traffic import traffic_lines
-from overlaptop.tui.widgets.page import Page
+from overlaptop.tui.widgets.view import Page
 
 TWO_COLUMNS_FROM = 96
 _GAP, _CHART_ROWS = 2, 3

@@ -8,14 +8,11 @@ from overlaptop.tui.help.glossary import OVERVIEW
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.model.viewport import WHOLE_STEP
-from overlaptop.tui.overview.first_line import FirstLineView
-from overlaptop.tui.overview.legend import Legend
+from overlaptop.tui.overview.lines import FirstLineView, Legend, TotalsLine
 from overlaptop.tui.overview.rank_table import RankTable
-from overlaptop.tui.overview.totals_line import TotalsLine
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.screen import TimelineScreen
-from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.timeline.timeline import Timeline, TimelineScreen
 from overlaptop.tui.tune.change_panel import ChangePanel
 from overlaptop.tui.widgets.job_header import JobHeader
 

@@ -45,8 +45,7 @@ from overlaptop.tui.model.viewport import Viewport
 from overlaptop.tui.overview.columns import numa_cell
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.screen import TimelineScreen
-from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.timeline.timeline import Timeline, TimelineScreen
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals

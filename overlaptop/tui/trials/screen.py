@@ -28,8 +28,9 @@ from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.running_trials import RunningTrials, usual_values
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.page import Page, PageScreen
 from overlaptop.tui.widgets.prompt import Confirm
+from overlaptop.tui.widgets.screen import PageScreen
+from overlaptop.tui.widgets.view import Page
 
 if TYPE_CHECKING:
     from overlaptop.trials.runner import TrialsState

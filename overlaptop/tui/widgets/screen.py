@@ -1,4 +1,4 @@
-"""DashboardScreen: the base of all screens."""
+"""The bases of all screens."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -10,9 +10,11 @@ from textual.widget import Widget
 from textual.widgets import Footer
 
 from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Prompt
+from overlaptop.tui.widgets.view import JobView
 
 
 class Views(Vertical, inherit_bindings=False):
@@ -90,3 +92,18 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     def action_back(self) -> None:
         self.app.pop_screen()
+
+
+class PageScreen(DashboardScreen):
+    """One view with scrolling or a cursor, and its keys."""
+
+    BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+
+    def __init__(self, dashboard: Dashboard, view: JobView, *above: JobView) -> None:
+        super().__init__(dashboard, *above, view)
+        self._view = view
+        view.add_class("page")
+        view.set_class(bool(above), "below")
+
+    def action_move(self, lines: int) -> None:
+        self._view.move(lines)

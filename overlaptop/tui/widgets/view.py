@@ -1,4 +1,4 @@
-"""JobView and RowList: widgets that draw lines about the job."""
+"""Widgets that draw lines about the job: all lines, scrolled ones, or rows with a cursor."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
@@ -11,6 +11,8 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.widgets.line_view import LineView
 
 Row = TypeVar("Row")
+
+WHEEL_LINES = 3
 
 
 class JobView(LineView):
@@ -47,6 +49,37 @@ class LinesView(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         return self.lines(width)[:height]
+
+
+class Page(JobView):
+    """Lines that do not depend on the height, scrolled by keys and by the wheel."""
+
+    fades = False
+    counts_rest: ClassVar = True
+    """Whether the last line counts the hidden ones below."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self.first = 0
+
+    def move(self, lines: int) -> None:
+        self.first = max(0, self.first + lines)
+        self.redraw()
+
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        self.move(WHEEL_LINES * direction)
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """Return all lines."""
+        raise NotImplementedError
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        lines = self.lines(width)
+        self.first = max(0, min(self.first, len(lines) - height))
+        shown, below = lines[self.first : self.first + height], len(lines) - self.first - height
+        if below > 0 and shown and self.counts_rest:
+            shown[-1] = (dim(f"   ▼ {below + 1} more lines: page down"),)
+        return shown
 
 
 class RowList(JobView, Generic[Row]):

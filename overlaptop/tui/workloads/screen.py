@@ -13,8 +13,7 @@ from overlaptop.tui.model.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.form import FormState
-from overlaptop.tui.workloads.tried_table import TriedTable
-from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, Title, WorkloadList
+from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, Title, TriedTable, WorkloadList
 
 _SCROLL_LINES = 4
 

@@ -1,14 +1,16 @@
-"""The job's totals: overlap first, then the parts of the step, then missing data."""
+"""Lines of the overview: the costliest problem, the totals, and the legend."""
 
 import re
+from collections.abc import Sequence
 
 from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
+from overlaptop.fleet.snapshot import Window
 from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
-from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import duration, ordinal, runs_of, shortened
+from overlaptop.report.who_is_late import who_is_late, why_unmeasured
+from overlaptop.text import duration, ordinal, plural, runs_of, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
     BOLD_WARNING,
@@ -20,21 +22,63 @@ from overlaptop.tui.draw.segments import (
     TextStyle,
     bold,
     dim,
+    fit,
     joined,
     line_width,
     wrap,
 )
-from overlaptop.tui.model.parts import overlap_style
+from overlaptop.tui.model.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING, overlap_style
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.view import JobView
 
+_WIDE_FIRST_LINE = 90
+SPARE = 8
+"""Columns that must be free before a longer form returns."""
 _REASON_CHARS = 36
 _HIGH = 16
-_WIDE, _WIDER = 80, 120
+_WIDE_TOTALS, _WIDER = 80, 120
 """Screen widths for the parts of a figure, and for all words about the window."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
 _MOST_NAMED = 4
 """Most ranks that are listed; more are counted."""
+
+
+class FirstLineView(JobView):
+    """One line; at its right end the key that opens its explanation."""
+
+    _form, _right, _line = 0, 0, object()
+    """The form drawn last, the widest right end so far, and their line."""
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        state = self.state
+        # Findings are not about a past step.
+        found = (state.findings or ()) if state.past_step is None else ()
+        is_of_step = state.past_step is not None or (state.paused_at_ns and state.window is Window.STEP)
+        said = who_is_late(state.snapshot) if is_of_step else state.first_line
+        if said is None:
+            return []
+        more = plural(len(found), "finding") if width >= _WIDE_FIRST_LINE else ""
+        right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
+        words = self._fitting(said.forms, width, line_width(right), (width, said.key))
+        style = BOLD_WARNING if said.warns else TextStyle()
+        mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
+        return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
+
+    def _fitting(self, forms: Sequence[str], width: int, right: int, line: object) -> str:
+        """Return the first form that fits. A longer form than before returns only with SPARE columns left:
+        a figure with another digit must not change the sentence.
+        """
+        if self._line != line:
+            self._form = self._right = 0
+        self._right, before = max(right, self._right), self._form
+        space = width - 4 - self._right
+        spare = [SPARE if at < before else 0 for at in range(len(forms))]
+        fits = (at for at, each in enumerate(forms) if len(each) + spare[at] <= space)
+        self._form, self._line = next(fits, len(forms) - 1), line
+        return forms[self._form]
+
+    async def on_click(self) -> None:
+        await self.screen.run_action("app.findings")
 
 
 class TotalsLine(JobView):
@@ -76,7 +120,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
         *_bound(state),
-        *(_sampling(state) if width >= _WIDE else []),
+        *(_sampling(state) if width >= _WIDE_TOTALS else []),
         *_rule(state, width),
     ]
 
@@ -84,7 +128,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
 def _exposed_parts(state: ViewState, width: int) -> StyledLine:
     """Return the parts of exposed communication, if they are known and fit."""
     totals = state.snapshot.totals
-    if totals.waits is None or width < _WIDE:
+    if totals.waits is None or width < _WIDE_TOTALS:
         return ()
     return (dim(f" {exposed_text(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
 
@@ -150,3 +194,29 @@ def _sampling(state: ViewState) -> list[Item]:
     text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
     # Ranks report a change one after the other.
     return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 2)]
+
+
+class Legend(JobView):
+    """One line."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        textured, narrow, waits = self.look.textured, width < 70, self.state.waits
+        absent = []
+        if waits is None or not waits.times:
+            absent.append(WAITING)
+        if not self.state.snapshot.totals.fused_ns:
+            absent.append(FUSED)
+        items = []
+        for part in (each for each in LEGEND if each not in absent):
+            word = part.word.removesuffix(" only") if narrow else f" {part.word}"
+            shades = (HIDDEN_WAITING, part) if part is WAITING else (part,) * (1 if narrow else 2)
+            swatch = [Segment(each.texture if textured else "█", TextStyle(each.key)) for each in shades]
+            items.append(Item((*swatch, dim(word)), 1))
+        right = []
+        if words := self.state.filter.words:
+            of = f"{len(self.state.rows)} of {len(self.state.snapshot.ranks)} ranks "
+            right.append(Item((Segment(f"/{words}  {of}", TextStyle("accent")),)))
+        items[0] = items[0]._replace(line=(Segment(" "), *items[0].line))
+        return [fit(items, right, width, " " if narrow else "   ")]
