@@ -23,7 +23,7 @@ from overlaptop.remote import connection as connection_module
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 from overlaptop.report import hosts as nodes
-from overlaptop.tui.draw.segments import line_width
+from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command

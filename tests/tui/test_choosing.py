@@ -46,7 +46,7 @@ def test_a_filter_keeps_ranks_for_which_every_word_holds(ranks, words, kept):
         *("0-", "-3", "0-3,", "9-3", "0,9-3"),
     ],
 )
-def test_a_comparison_or_range_that_means_nothing_is_refused_in_one_line(words):
+def test_meaningless_comparison_is_refused_in_one_line(words):
     with pytest.raises(FilterError, match=r"^[^\n]+$"):
         Filter.parse(words)
 
@@ -70,7 +70,7 @@ def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse,
         ("pcie>=1.4", [2]), ("misplaced", [1]), ("unbound", [2]), ("misplaced nvlink>280", []),
     ],
 )  # fmt: skip
-def test_ranks_can_be_filtered_by_what_their_links_carry_and_where_they_run(words, kept):
+def test_ranks_can_be_filtered_by_links_and_placement(words, kept):
     ranks = h200_node(3, numas={1: misplaced(1), 2: unbound(2)}).tick().ranks
     assert [view.rank for view in ranks if Filter.parse(words).keeps(view)] == kept
 

@@ -21,7 +21,7 @@ calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, 
 
 
 @given(calls, calls, st.lists(st.integers(0, 80), max_size=6))
-def test_parts_of_a_row_add_up_and_a_group_counts_no_moment_twice(a, b, compute):
+def test_parts_of_a_row_add_up_and_groups_count_a_moment_once(a, b, compute):
     ns = sorted(set(compute))[: len(set(compute)) // 2 * 2]
     details = {rank: replace(detail(rank), compute_spans_ns=tuple(ns)) for rank in (0, 1)}
     begun_ns = details[0].start_ns

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from overlaptop.text import Unit
 from overlaptop.tui.draw.bars import EIGHTHS, Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
-from overlaptop.tui.draw.segments import TextStyle, line_width
+from overlaptop.tui.draw.layout import line_width
+from overlaptop.tui.draw.segments import TextStyle
 from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_a_column
 from overlaptop.tui.model.parts import STEP_PARTS
 from tests.fleet.builders import MS, step
@@ -29,7 +30,7 @@ def painted(line):
 
 
 @given(st.lists(st.integers(8, 1000), min_size=6, max_size=6), st.integers(80, 200))
-def test_each_part_takes_its_share_of_the_bar_to_an_eighth_at_each_edge(lengths, width):
+def test_parts_take_their_share_of_the_bar_to_an_eighth(lengths, width):
     total = sum(lengths)
     bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), total, width, textured=False)
     cells = painted(bar)
@@ -111,7 +112,7 @@ def test_scale_of_bars_is_round_and_stays_while_mostly_filled(longest_ns, top_ns
     assert tops[1:] == [110, 110, 120, 80]
 
 
-def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
+def test_sparkline_starts_at_zero_and_marks_longer_columns():
     runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, style=PLAIN)
     assert text_of(runs) == "▁▄█▲ "
     assert runs[0].style == PLAIN
@@ -123,7 +124,7 @@ def test_chart_stacks_its_rows_and_marks_unmeasured_columns():
     assert [text_of(row) for row in rows] == ["█ ▲   ", "███· ▁"]
 
 
-def test_completed_history_columns_stay_and_missing_steps_are_gaps():
+def test_completed_columns_stay_and_missing_steps_are_gaps():
     steps = [step(0, number) for number in range(100)]
     early = columns(steps[:95], 10, 10, lambda known: known.step)
     late = columns(steps, 10, 10, lambda known: known.step)
@@ -150,7 +151,7 @@ def test_step_time_scale_follows_what_is_drawn(drawn_ms, top_ms):
 
 
 @given(st.none() | st.floats(-1, 3), st.integers(0, 60), st.booleans())
-def test_gauge_is_exact_to_half_a_cell_and_empty_only_for_nothing(share, width, textured):
+def test_gauge_is_exact_to_half_a_cell(share, width, textured):
     line = gauge(share, width, PLAIN, textured=textured)
     assert line_width(line) == width
     filled = sum(line_width([run]) - run.text.count("╸") / 2 for run in line if run.style == PLAIN)

@@ -70,7 +70,7 @@ def test_left_job_keeps_its_figures_and_steps():
     assert [job.job for job in watched.seen.all] == ["second", "first"]
 
 
-def test_job_of_another_script_is_compared_if_both_were_started_here():
+def test_jobs_started_here_are_compared_whatever_their_script():
     watched = Watched()
     watched.job("first")
     watched.say(welcome(job="second", script="other.py"), info(0, job="second", exact=False))

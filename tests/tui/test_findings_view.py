@@ -107,7 +107,7 @@ async def test_findings_are_refreshed_at_intervals_unless_paused():
         assert app.dashboard.state.findings is not first
 
 
-def test_counters_name_a_loading_rank_before_any_step_is_measured():
+def test_counters_name_a_loading_rank_without_measured_steps():
     clock = Clock()
     fleet = JobState(clock)
     fleet.set_hub_state(HubState.LIVE)

@@ -69,19 +69,3 @@ async def test_first_line_drops_figures_before_the_cause(width, said, shown_word
         state.findings, state.first_line = (), said
         (line,) = view.draw(width, 1)
         assert text_of(line).strip() == f"! {shown_words}"
-
-
-@pytest.mark.parametrize(
-    ("title", "bare"),
-    [
-        ("rank 2 waits 1.20 s a step longer for data than the others", "rank 2 waits longer for data"),
-        ("rank 2's GPU is idle 12 ms a step longer than rank 0's", "rank 2's GPU is idle longer"),
-        ("rank 2 is launch-bound: its GPU is idle 12 ms a step longer than rank 0's",
-         "rank 2 is launch-bound"),
-        ("rank 2 is at train.py:1 in f for 70 % of its step, the others for 10 %",
-         "rank 2 is at train.py:1 in f"),
-        ("rank 2's GPU runs at 71 % of rank 0's clock", "rank 2's GPU runs at 71 % of rank 0's clock"),
-    ],
-)  # fmt: skip
-def test_a_cause_without_its_figures_stays_a_sentence(title, bare):
-    assert Finding(title, "", "", Certainty.LIKELY).headlines[-1] == bare

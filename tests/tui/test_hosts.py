@@ -25,7 +25,7 @@ from .fakes import (
 )
 
 
-async def test_cursor_follows_the_table_and_sorted_rows_name_their_host():
+async def test_cursor_follows_the_table_and_sorted_rows_have_a_host():
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live()) as (app, pilot):
         await shown(app, pilot)

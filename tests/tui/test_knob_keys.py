@@ -59,7 +59,7 @@ async def test_keys_show_the_target_and_send_it_when_they_rest(size):
         assert "25 → 100 MiB" in text or "25 MiB → 100 MiB" in text
 
 
-async def test_keys_work_on_other_screens_and_the_foot_has_the_progress():
+async def test_keys_work_on_other_screens_with_progress_at_the_foot():
     session = controlled_job()
     async with opened(session) as (app, pilot):
         await pilot.press("m", DOWN)

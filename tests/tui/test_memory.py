@@ -13,11 +13,6 @@ from .waits import split_step
 
 FIRST_STEP, STEPS, SHOWN_EVERY = 990_000, 2_000, 100
 """Of a job that comes to its millionth step."""
-JOBS = 20
-
-
-def watched(session):
-    return Dashboard(session, TuiOptions(), Look(Styles(DARK)), session.clock.monotonic_s)
 
 
 def go_on(dashboard, first, steps):
@@ -38,22 +33,8 @@ def test_a_job_of_a_million_steps_leaves_memory_flat(monkeypatch):
     tracemalloc.start()
     try:
         session = FakeSession(welcome(), info(0), info(1), status())
-        dashboard = watched(session)
+        dashboard = Dashboard(session, TuiOptions(), Look(Styles(DARK)), session.clock.monotonic_s)
         held = [go_on(dashboard, FIRST_STEP + part * STEPS, STEPS) for part in range(3)]
     finally:
         tracemalloc.stop()
     assert held[2] < 1.1 * held[1]
-
-
-def test_twenty_jobs_one_after_the_other_leave_memory_flat():
-    session, held = FakeSession(), []
-    dashboard = watched(session)
-    tracemalloc.start()
-    try:
-        for job in range(JOBS):
-            session.job_key = f"job-{job}"
-            session.say(welcome(job=session.job_key), info(0), info(1), status())
-            held.append(go_on(dashboard, 0, 2 * SHOWN_EVERY + 1))
-    finally:
-        tracemalloc.stop()
-    assert held[-1] < 1.3 * held[1]

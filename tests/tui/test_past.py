@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from overlaptop.fleet.timelines import MAX_BYTES, Timelines
-from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
-from tests.fleet.fakes import FakeSession
+from tests.fleet.builders import MS, T0, S, detail, step
 
 from .fakes import opened, row_of, screen_lines, shown
 from .waits import say_step, split_step, waiting_job
@@ -39,7 +38,7 @@ def is_of(text, number):
     ]
 
 
-async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to_live_again():
+async def test_keys_go_through_the_kept_steps_and_back_to_live():
     session = late_by_turns(14)
     async with opened(session) as (app, pilot):
         await shown(app, pilot)
@@ -47,6 +46,9 @@ async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to
         say_step(session, 14)
         assert is_of(await shown(app, pilot, "{", "{", rest_s=5), 10)
         assert is_of(await shown(app, pilot, "}"), 11)
+        assert "step 11, mean of 4 ranks W" not in await shown(app, pilot, "W")
+        (told,) = app._notifications
+        assert told.message == "a past step has no window of steps; space: live again"
         text = await shown(app, pilot, "down")
         assert "rank 1  step 11 " in text
         assert "● live" not in text
@@ -56,20 +58,11 @@ async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to
             text = await shown(app, pilot, key, rest_s=2)
             assert "past step" not in "\n".join(text.splitlines()[:4])
             assert "rank 1  step 14 " in text
-            await shown(app, pilot, "{")
+            assert "no step since" in await shown(app, pilot, rest_s=60)
+            assert "no step since" not in await shown(app, pilot, "{")  # as it was
 
 
-async def test_a_past_step_has_no_window_and_the_key_for_one_says_so():
-    async with opened(late_by_turns(14)) as (app, pilot):
-        text = await shown(app, pilot, "{")
-        assert "step 12, mean of 4 ranks W" not in text
-        await shown(app, pilot, "W")
-        (told,) = app._notifications
-        assert told.message == "a past step has no window of steps; space: live again"
-        assert "last 20 s W" in await shown(app, pilot, "space", rest_s=2)
-
-
-async def test_one_key_freezes_the_slowest_kept_step_and_its_scale_is_its_own():
+async def test_l_shows_the_slowest_kept_step_on_its_own_scale():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
         assert "200.0" not in await shown(app, pilot)
         text = await shown(app, pilot, "L")
@@ -78,7 +71,7 @@ async def test_one_key_freezes_the_slowest_kept_step_and_its_scale_is_its_own():
         assert "▸" not in row_of(text, 3)
 
 
-async def test_a_click_in_the_history_shows_the_slowest_step_of_that_column():
+async def test_click_in_the_history_shows_a_column_s_slowest_step():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
         await shown(app, pilot)
         lines = screen_lines(app)
@@ -95,7 +88,7 @@ async def test_a_click_in_the_history_shows_the_slowest_step_of_that_column():
         assert is_of(await shown(app, pilot), 9)
 
 
-async def test_a_pause_is_of_one_step_whichever_rank_is_looked_at_and_its_window_can_be_chosen():
+async def test_pause_is_of_one_step_on_all_ranks():
     session = late_by_turns(14)
     async with opened(session) as (app, pilot):
         before = (await shown(app, pilot)).splitlines()
@@ -110,7 +103,7 @@ async def test_a_pause_is_of_one_step_whichever_rank_is_looked_at_and_its_window
         assert "rank 1 is late in 2 of 2 collectives" in text
 
 
-async def test_a_pause_keeps_the_step_of_the_timeline_that_is_held_for_a_moment():
+async def test_pause_keeps_the_step_of_a_held_timeline():
     session = late_by_turns(14)
     async with opened(session) as (app, pilot):
         await shown(app, pilot, rest_s=2)
@@ -138,17 +131,7 @@ async def test_what_is_not_known_of_a_past_step_is_said():
         assert "who waits for whom is not known: no timeline of this step is kept" in text
 
 
-async def test_a_past_step_is_shown_as_it_was_whatever_became_of_the_ranks_since():
-    session = FakeSession(welcome(), status(), info(0), info(1))
-    session.say(*(step(rank, number) for number in range(9) for rank in (0, 1)), detail(0, 8))
-    async with opened(session) as (app, pilot):
-        assert "no step since" in await shown(app, pilot, rest_s=60)
-        text = await shown(app, pilot, "{")
-        assert "past step 7" in text
-        assert "no step since" not in text
-
-
-def test_kept_timelines_are_bounded_in_bytes_and_come_back_as_they_were():
+def test_kept_timelines_are_bounded_and_come_back_unchanged():
     timelines = Timelines()
     long = replace(detail(0, 0), compute_spans_ns=tuple(range(1 << 40, (1 << 40) + 8_000)))
     for number in range(80):

@@ -21,7 +21,7 @@ def late_by(rank, ms):
     return replace(made, start_ns=made.start_ns + ms * MS)
 
 
-def test_ranks_share_one_axis_and_each_moment_of_a_step_is_one_part():
+def test_ranks_share_one_axis_and_parts_cover_a_step_once():
     step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
     assert step.length_ns == 110 * MS
     assert step.offset_ns(1) == 30 * MS
@@ -45,14 +45,14 @@ def test_what_is_under_the_cursor_is_told_lane_by_lane():
     assert [neighbour(step, 1, at * MS, way) for at, way in moves] == [0, 1, None, 0, None]
 
 
-def test_before_and_after_a_ranks_step_the_cursor_says_when_that_is():
+def test_read_out_says_when_a_rank_s_step_begins_and_ends():
     step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
     for rank, at, words in ((1, 10, "its step begins at 30.0"), (0, 100, "its step ended at 80.0")):
         lines = read_out(step, rank, Cursor(at * MS, at * MS, (at + 1) * MS), 100, 6, exact=True)
         assert any(words in part.text for part in lines[1])
 
 
-def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_selected_one():
+def test_mark_of_the_selected_collective_cuts_no_name():
     made = detail(1)
     spans = [replace(each, end_ns=70 * MS) for each in made.collectives]
     lanes = lanes_of(replace(made, collectives=tuple(spans)))
@@ -61,7 +61,7 @@ def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_selected_one():
         assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", text_of(row))
 
 
-async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_waited():
+async def test_cursor_goes_to_collectives_and_reads_out_their_waits():
     async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
         text = await shown(app, pilot, "T")
         # 80 ms over 80 cells, from the eleventh on; rank 2 comes 16 ms after the others.
@@ -79,15 +79,3 @@ async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_
         text = await shown(app, pilot, "enter")
         assert "zoom 6.67x" in text
         assert "zoom 6" not in await shown(app, pilot, "0")
-
-
-async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_moved():
-    session = waiting_job()
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot, "T", "full_stop")
-        assert "at 10.00 ms" in await shown(app, pilot, "plus")
-        moved = waiting_job()
-        session.say(*(replace(view.details[-1], step=9) for view in moved.tick().ranks))
-        session.clock.pass_s(2)
-        assert "step 9" in line_of(await shown(app, pilot), " Timelines")
-        assert "at 10.00 ms" not in await shown(app, pilot, "right")

@@ -84,7 +84,7 @@ async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> N
         assert "rank 0  step 3 " in await shown(app, pilot, "{")
 
 
-async def test_whole_trace_has_its_own_scale_and_counts_unnamed_collectives() -> None:
+async def test_whole_trace_has_its_own_scale_and_no_number() -> None:
     async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
         lines = (await shown(app, pilot)).splitlines()
         text = await shown(app, pilot, "2")

@@ -113,7 +113,7 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
         assert len(launcher.requests) == 2
 
 
-async def test_new_job_is_shown_once_it_is_there_and_the_earlier_listed():
+async def test_new_job_is_shown_and_the_earlier_one_listed():
     launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await settled(app, pilot)
@@ -234,7 +234,7 @@ class SlowLauncher(FakeLauncher):
 @pytest.mark.parametrize(
     ("typed", "words"), [("--seed 1", "ddp.py --seed 1"), ('--seed 1 "x', "No closing quotation")]
 )
-async def test_planning_holds_up_nothing_and_an_old_plan_replaces_nothing(typed, words):
+async def test_planning_does_not_block_and_old_plans_are_dropped(typed, words):
     launcher = SlowLauncher()
     async with opened(running_job(), launcher=launcher) as (app, pilot):
         await write(app, pilot, "--seed 1")
@@ -246,7 +246,7 @@ async def test_planning_holds_up_nothing_and_an_old_plan_replaces_nothing(typed,
         assert words in await settled(app, pilot)
 
 
-async def test_without_a_launcher_and_under_readonly_nothing_is_started():
+async def test_nothing_is_started_without_a_launcher_or_readonly():
     async with opened(running_job()) as (app, pilot):
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)

@@ -4,20 +4,8 @@ from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.hosts import places
 from overlaptop.text import UNKNOWN, clock, count, duration, percent, plural
-from overlaptop.tui.draw.segments import (
-    FAINT,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    folded,
-    paragraph,
-    wrap,
-)
+from overlaptop.tui.draw.layout import Item, fit, folded, paragraph, wrap
+from overlaptop.tui.draw.segments import FAINT, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
 from overlaptop.tui.model.captures import ProfilerReference

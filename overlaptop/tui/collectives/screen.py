@@ -21,19 +21,8 @@ from overlaptop.text import (
     whole_percent,
 )
 from overlaptop.tui.collectives.rows import ASCENDING, GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    bold,
-    dim,
-    fit,
-    paragraph,
-    titled,
-)
+from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.model.dashboard import Dashboard

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, elided, line_width, on, pad
+from overlaptop.tui.draw.layout import elided, line_width, pad
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, on
 
 GAP = 2
 """Blanks between columns."""

@@ -7,20 +7,8 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, percent
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    hanging,
-    paragraph,
-    titled,
-)
+from overlaptop.tui.draw.layout import Item, fit, hanging, paragraph, titled
+from overlaptop.tui.draw.segments import BOLD, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.model.dashboard import Dashboard

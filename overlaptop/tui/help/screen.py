@@ -7,7 +7,8 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.figures import cost_in_full
 from overlaptop.text import clock, named_ranks
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
+from overlaptop.tui.draw.layout import hanging, paragraph
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, Key

@@ -5,17 +5,8 @@ from typing import ClassVar
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
-from overlaptop.tui.draw.segments import (
-    TEXT,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    elided,
-    hanging,
-    paragraph,
-)
+from overlaptop.tui.draw.layout import elided, hanging, paragraph
+from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import HOSTS_KEYS, bindings

@@ -6,20 +6,8 @@ from overlaptop.jobs import last_end
 from overlaptop.jobs.record import JobRecord
 from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
-from overlaptop.tui.draw.segments import (
-    KEY,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    elided,
-    fit,
-    line_width,
-    on,
-    paragraph,
-)
+from overlaptop.tui.draw.layout import Item, elided, fit, line_width, paragraph
+from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim, on
 from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import LIST_KEYS, bindings

@@ -6,7 +6,8 @@ from itertools import zip_longest
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.text import runs_of
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, pad, paragraph
+from overlaptop.tui.draw.layout import pad, paragraph
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle
 from overlaptop.tui.machine.host import Gpu, host_of, machine_of
 from overlaptop.tui.machine.link_history import last_minute
 from overlaptop.tui.machine.meters import activity_lines, link_lines, no_gpu_lines, unknown_lines

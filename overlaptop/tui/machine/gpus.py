@@ -16,17 +16,16 @@ from overlaptop.report.links import (
 )
 from overlaptop.text import UNKNOWN, byte_count, printable, watts, whole_percent
 from overlaptop.tui.draw.bars import gauge
+from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
     FAINT,
-    Item,
     Segment,
     StyledLine,
     TextStyle,
     bold,
     dim,
     faded,
-    fit,
 )
 from overlaptop.tui.draw.table import Column, Table, scrolled
 from overlaptop.tui.machine.host import Gpu, Machine, gpu_uuid, host_of, hosts, machine_of

@@ -10,7 +10,8 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import has_nvlink, has_pcie, nvlink_rate, pcie_rate
 from overlaptop.text import rate
 from overlaptop.tui.draw.bars import binned, chart
-from overlaptop.tui.draw.segments import StyledLine, dim, titled
+from overlaptop.tui.draw.layout import titled
+from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.wire.devices import DeviceSample
 

@@ -17,18 +17,8 @@ from overlaptop.text import (
     whole_percent,
 )
 from overlaptop.tui.draw.bars import gauge
-from overlaptop.tui.draw.segments import (
-    BOLD_WARNING,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    paragraph,
-    titled,
-)
+from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
+from overlaptop.tui.draw.segments import BOLD_WARNING, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.machine.host import Gpu
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 

@@ -7,17 +7,8 @@ from collections.abc import Iterable
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import NUMA_MARKS
 from overlaptop.text import plural
-from overlaptop.tui.draw.segments import (
-    DIM,
-    TEXT,
-    Segment,
-    StyledLine,
-    TextStyle,
-    dim,
-    hanging,
-    paragraph,
-    titled,
-)
+from overlaptop.tui.draw.layout import hanging, paragraph, titled
+from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, TextStyle, dim
 from overlaptop.wire.devices import NodeShare
 
 _STATES = {"bound": "bound to its GPU's node", "wrong node": "on the wrong node", "no gpu": "no GPU"}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.text import rate, whole_percent
+from overlaptop.tui.draw.layout import paragraph, titled
 from overlaptop.tui.draw.segments import (
     BOLD,
     BOLD_WARNING,
@@ -16,8 +17,6 @@ from overlaptop.tui.draw.segments import (
     TextStyle,
     bold,
     dim,
-    paragraph,
-    titled,
 )
 
 NOTABLE_SHARE = 0.1

@@ -136,7 +136,7 @@ TIMELINES_KEYS = (
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
     Key("0", "0", "whole_step", "the whole step"),
     Key("enter", "enter", "fit_collective",
-        "zoom to the collective under the cursor, and follow it", "enter zoom to it"),
+        "zoom to the collective under the cursor", "enter zoom to it"),
 )
 MACHINE_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),

@@ -74,8 +74,6 @@ class ViewState:
     """The job's trouble since the pause."""
     collective_key: CollectiveKey | None = None
     """The selected collective, in this step and in later ones."""
-    follows: bool = False
-    """True if the viewport follows the selected collective from step to step."""
     copies_seen: bool = False
     """True once a step had copies: their lane then stays, so that the screen does not jump."""
     most_collectives: int = 0
@@ -220,7 +218,6 @@ class ViewState:
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
-            self._follow(self._lanes)
         return self._lanes
 
     @property
@@ -256,11 +253,6 @@ class ViewState:
     def select_collective(self, index: int) -> None:
         if self.lanes is not None:
             self.collective_key = self.lanes.keys[index]
-            self._follow(self.lanes)
-
-    def _follow(self, lanes: Lanes) -> None:
-        if self.follows and self.collective_key in lanes.keys:
-            self.viewport = self.viewport.over(*lanes.place(lanes.keys.index(self.collective_key)))
 
     @property
     def step(self) -> StepTotals | None:

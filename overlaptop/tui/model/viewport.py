@@ -43,12 +43,6 @@ class Viewport:
         zoom = min(MAX_ZOOM, max(1.0, 1 / length))
         return _clamped((start + end) / 2 - 0.5 / zoom, zoom)
 
-    def over(self, start: float, end: float) -> Viewport:
-        """Center ``[start, end)`` of the step; zoom out if it does not fit."""
-        if end - start > self.width:
-            return Viewport.around(start, end)
-        return _clamped((start + end - self.width) / 2, self.zoom)
-
 
 def _clamped(left: float, zoom: float) -> Viewport:
     return Viewport(min(max(left, 0.0), 1 - 1 / zoom), zoom)

@@ -25,19 +25,8 @@ from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import UNKNOWN, Unit, age, clock, percent, rate, whole_percent
 from overlaptop.tui.draw.bars import ruler, sparkline, stacked_bar
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
-    TEXT,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    crop,
-    dim,
-    elided,
-    faded,
-)
+from overlaptop.tui.draw.layout import crop, elided
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim, faded
 from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.model import history
 from overlaptop.tui.model.parts import overlap_style, parts_of

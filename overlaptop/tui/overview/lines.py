@@ -11,21 +11,17 @@ from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
 from overlaptop.report.who_is_late import who_is_late, why_unmeasured
 from overlaptop.text import duration, ordinal, plural, runs_of, shortened
+from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
 from overlaptop.tui.draw.segments import (
     BOLD,
     BOLD_WARNING,
     DIM,
     KEY,
-    Item,
     Segment,
     StyledLine,
     TextStyle,
     bold,
     dim,
-    fit,
-    joined,
-    line_width,
-    wrap,
 )
 from overlaptop.tui.model.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING, overlap_style
 from overlaptop.tui.model.state import ViewState

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.deviations import LEVELS, QUANTITIES, Deviations
 from overlaptop.text import whole_percent
-from overlaptop.tui.draw.segments import KEY, Item, Segment, StyledLine, TextStyle, bold, dim, fit
+from overlaptop.tui.draw.layout import Item, fit
+from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim
 
 _UPPER = "▀"
 _COLORS = {-2: "far_better", -1: "better", 0: "usual", 1: "worse", 2: "far_worse"}

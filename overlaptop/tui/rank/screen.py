@@ -14,18 +14,8 @@ from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import age, bounded, byte_count, count, duration, percent, rate, whole_percent
 from overlaptop.timeline.overlap import launch_bound
 from overlaptop.tui.draw.bars import stacked_bar
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    wrap,
-)
+from overlaptop.tui.draw.layout import Item, fit, wrap
+from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import RANK
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import RANK_KEYS, TIMELINE_KEYS, bindings
@@ -187,9 +177,7 @@ class RankScreen(TimelineScreen):
         self.show_selected()
 
     def action_fit_collective(self) -> None:
-        """Zoom to the selected collective, and follow it from step to step."""
         lanes, index = self.state.lanes, self.state.collective
         if lanes is not None and index is not None:
             self.state.viewport = Viewport.around(*lanes.place(index))
-            self.state.follows = True
             self.redraw()

@@ -8,7 +8,8 @@ from textual import events
 
 from overlaptop.text import Unit, age, duration, plural
 from overlaptop.tui.draw.bars import chart
-from overlaptop.tui.draw.segments import Item, StyledLine, TextStyle, dim, fit, titled
+from overlaptop.tui.draw.layout import Item, fit, titled
+from overlaptop.tui.draw.segments import StyledLine, TextStyle, dim
 from overlaptop.tui.model import history
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals

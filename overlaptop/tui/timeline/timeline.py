@@ -5,7 +5,8 @@ from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
-from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
+from overlaptop.tui.draw.layout import Item, fit
+from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes
 from overlaptop.tui.model.state import step_name
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
@@ -92,7 +93,6 @@ class Timeline(JobView):
 
     async def wheel(self, direction: int, x: int) -> None:
         self.state.viewport = zoomed_at(self.state.viewport, x, self.size.width, direction)
-        self.state.follows = False
         self.redraw()
 
 
@@ -105,12 +105,10 @@ class TimelineScreen(DashboardScreen):
 
     def action_pan(self, direction: int) -> None:
         self.state.viewport = self.state.viewport.panned(PAN_SHARE * direction)
-        self.state.follows = False
         self.redraw()
 
     def action_whole_step(self) -> None:
         self.state.viewport = WHOLE_STEP
-        self.state.follows = False
         self.redraw()
 
     def action_collective(self, lines: int) -> None:

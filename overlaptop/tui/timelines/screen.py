@@ -11,18 +11,8 @@ from overlaptop.report.order import sees_gaps
 from overlaptop.report.who_is_late import why_not_attributed
 from overlaptop.text import Unit, bounded, byte_count, clock, duration, percent, rate
 from overlaptop.tui.draw.bars import crossed, lane, ruler
-from overlaptop.tui.draw.segments import (
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    paragraph,
-    titled,
-)
+from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
+from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.help.glossary import TIMELINES
 from overlaptop.tui.model.dashboard import Dashboard
@@ -61,7 +51,7 @@ class Timelines(JobView):
         self.viewport = WHOLE_STEP
         self._cursor_ns = 0
         self._follows = False
-        """True if the cursor follows the selected collective from step to step."""
+        """True if the cursor follows the selected collective to other ranks and steps."""
         self._first = 0
         self._step: AlignedStep | None = None
         self._step_of: tuple[object, object] = (None, None)
@@ -203,13 +193,12 @@ class Timelines(JobView):
         self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
 
     def _follow(self, step: AlignedStep) -> None:
-        self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
-        rank, index = self.state.selected, self.state.collective
-        if self._follows and rank is not None and index is not None and rank.rank in step.details:
-            start_ns, end_ns = span_of(step, rank.rank, index)
-            self._cursor_ns = min(max(0, start_ns), step.length_ns - 1)
-            if self.viewport.zoom > 1:
-                self.viewport = self.viewport.over(start_ns / step.length_ns, end_ns / step.length_ns)
+        selected, index = self.state.selected, self.state.collective
+        if self._follows and selected is not None and index is not None and selected.rank in step.details:
+            self._put(step, span_of(step, selected.rank, index)[0])
+            self._follows = True
+        else:
+            self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
 
     def _cursor(self, step: AlignedStep) -> Cursor:
         start_ns, cell_ns = self._bounds_ns(step)[0], self._cell_ns(step)

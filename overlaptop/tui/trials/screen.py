@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.report.knobs import present_words
 from overlaptop.text import count, duration, plural
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    code_to_keep,
-    dim,
-    fit,
-    paragraph,
-)
+from overlaptop.tui.draw.layout import Item, code_to_keep, fit, paragraph
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.model.dashboard import Dashboard

@@ -2,7 +2,8 @@
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, bounded, duration, percent, plural
-from overlaptop.tui.draw.segments import BOLD, Item, Segment, StyledLine, bold, dim, elided, fit
+from overlaptop.tui.draw.layout import Item, elided, fit
+from overlaptop.tui.draw.segments import BOLD, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.earlier import BeforeAfter
 from overlaptop.tui.model.knob_editor import KnobChange

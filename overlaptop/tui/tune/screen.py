@@ -10,20 +10,8 @@ from overlaptop.jobs.folder import JobFolderError
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import allowed_words, code_line, present_words, short_name, value_words
 from overlaptop.text import clock, shortened, with_unit
-from overlaptop.tui.draw.segments import (
-    BOLD_WARNING,
-    KEY,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    code_to_keep,
-    dim,
-    fit,
-    paragraph,
-)
+from overlaptop.tui.draw.layout import Item, code_to_keep, fit, paragraph
+from overlaptop.tui.draw.segments import BOLD_WARNING, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.model.dashboard import Dashboard

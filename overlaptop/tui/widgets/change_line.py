@@ -1,6 +1,7 @@
 """The progress of the newest change of a knob."""
 
-from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, paragraph
+from overlaptop.tui.draw.layout import Item, fit, paragraph
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.widgets.view import LinesView
 

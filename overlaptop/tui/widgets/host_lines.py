@@ -3,17 +3,8 @@
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import HUB_GLYPHS, Group, carries, known_within, since, state_of
 from overlaptop.text import printable
-from overlaptop.tui.draw.segments import (
-    FAINT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    dim,
-    elided,
-    fit,
-    line_width,
-)
+from overlaptop.tui.draw.layout import Item, elided, fit, line_width
+from overlaptop.tui.draw.segments import FAINT, Segment, StyledLine, TextStyle, dim
 
 
 def heading(group: Group, now_ns: int, width: int) -> StyledLine:

@@ -12,17 +12,8 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import ranks_text
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, byte_count, clock, count, duration, plural, printable
-from overlaptop.tui.draw.segments import (
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-    fit,
-    joined,
-    line_width,
-)
+from overlaptop.tui.draw.layout import Item, fit, joined, line_width
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.state import ViewState, step_name
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.commands import CHANGES

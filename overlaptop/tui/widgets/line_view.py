@@ -11,7 +11,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from overlaptop.text import printable
-from overlaptop.tui.draw.segments import TEXT, StyledLine, TextStyle, faded, line_width
+from overlaptop.tui.draw.layout import line_width
+from overlaptop.tui.draw.segments import TEXT, StyledLine, TextStyle, faded
 from overlaptop.tui.draw.themes import Look
 
 if TYPE_CHECKING:

@@ -10,23 +10,8 @@ from textual import events
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.launch.request import LaunchPhase
 from overlaptop.text import UNKNOWN, bounded, count, duration, percent, printable
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    KEY,
-    TEXT,
-    Item,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    crop,
-    dim,
-    elided,
-    fit,
-    on,
-    paragraph,
-    wrap,
-)
+from overlaptop.tui.draw.layout import Item, crop, elided, fit, paragraph, wrap
+from overlaptop.tui.draw.segments import BOLD, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim, on
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.earlier import EarlierJob
