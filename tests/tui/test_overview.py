@@ -1,4 +1,4 @@
-"""The overview over snapshots of a scripted job: what it says, of which step, and in how much room."""
+"""The overview over snapshots of a scripted job: what it says, of which step, and in how much space."""
 
 import re
 
@@ -354,7 +354,7 @@ async def test_keys_and_clicks_sort_select_and_open():
         assert isinstance(app.screen, RankScreen)
 
 
-# Columns and rows in so much room
+# Columns and rows in little space
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,14 @@ class JobList(RowList[JobRecord]):
                 hosts = f" on {printable(snapshot.nodes[0].name)}"
             lines.append((bold(f" {plural(len(jobs), 'job')}{hosts}"),))
             self.above = len(lines)
-            room = height - len(lines) - len(below) - 1
+            space = height - len(lines) - len(below) - 1
 
             def row(job: JobRecord, selected: bool) -> StyledLine:
                 mark = Segment(" ▸ " if selected else "   ", TextStyle("accent", bold=True))
                 line = (mark, *fit(_job_items(job, snapshot.at_ns), [], width - 3))
                 return on(line, "cursor") if selected else line
 
-            return [*lines, *self.listed(jobs, room, row), (), *below]
+            return [*lines, *self.listed(jobs, space, row), (), *below]
         if not snapshot.nodes and (words := _failed_lately(snapshot.at_ns)):
             lines += [*paragraph(words, width, TextStyle("warning"), rows=4), ()]
         lines += below
