@@ -56,30 +56,20 @@ def changed_by(*directions):
     return keys
 
 
-def test_quick_keys_are_one_change_sent_when_they_rest():
-    keys = Keys(controlled_job())
-    keys.press(1, 1, 1, -1)
-    assert keys.sent == []
-    assert keys.change.values_text == "bucket 25 → 100 MiB"
-    assert keys.change.words == "esc takes it back"
-    keys.rest(SETTLE_S - 0.1)
-    assert keys.sent == []
-    keys.rest(0.1)
-    assert keys.sent == ["set bucket_cap_mb 100"]
-    keys.rest()
-    assert len(keys.sent) == 1
-    keys = changed_by(1, 1, -1, -1)  # back to the present value
+def test_keys_that_return_to_the_present_value_send_nothing():
+    keys = changed_by(1, 1, -1, -1)
     assert (keys.sent, keys.change) == ([], None)
 
 
-def test_a_change_is_told_from_sent_to_changed():
+def test_change_is_followed_from_sent_to_changed_or_failed():
     keys = changed_by(1)
     (command,) = keys.session.sent
     shown = [keys.change.words]
     for state, step in (("accepted", None), ("agreed", 1284), ("changing", 1284)):
         report(keys.session, command, state, step)
         shown.append(keys.change.words)
-    assert keys.change.state == "pending"
+    send_knobs(keys.session, with_value(BUCKET, "50"))  # before they report the change
+    assert (keys.change.state, keys.change.values_text) == ("pending", "bucket 25 → 50 MiB")
     obey(keys.session, command, 1284, "25", "50")
     shown.append(keys.change.words)
     assert shown == [
@@ -87,14 +77,12 @@ def test_a_change_is_told_from_sent_to_changed():
         "changed at step 1,284",
     ]  # fmt: skip
     assert (keys.change.state, keys.change.values_text) == ("changed", "bucket 25 → 50 MiB")
-
-
-def test_change_under_way_keeps_the_old_value():
-    keys = Keys(controlled_job())
-    keys.editor.type(keys.session.tick(), "10")
-    report(keys.session, keys.session.sent[0], "changing", 7)
-    send_knobs(keys.session, with_value(BUCKET, "10"))  # before they report the change
-    assert keys.change.values_text == "bucket 25 → 10 MiB"
+    keys.press(1)
+    keys.rest()
+    report(keys.session, keys.session.sent[1], "refused", None, "a compiled DDP", ranks=(1,))
+    assert keys.change.state == "failed"
+    keys.press(1)
+    assert keys.change.values_text == "bucket 50 → 100 MiB"  # from the present value
 
 
 def test_keys_wait_for_a_running_command_and_start_at_its_value():
@@ -116,16 +104,6 @@ def test_completed_change_counts_before_ranks_send_the_value():
     assert keys.change.values_text == "bucket 50 → 25 MiB"
     keys.rest()
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
-
-
-def test_after_a_failure_keys_start_at_the_present_value():
-    keys = changed_by(1, 1)
-    report(keys.session, keys.session.sent[0], "refused", None, "a compiled DDP", ranks=(1,))
-    report(keys.session, keys.session.sent[0], "failed", None, "rank 1 refused", ranks=(0,))
-    assert keys.change.state == "failed"
-    assert "rank 1 refused" in keys.change.words
-    keys.press(1)
-    assert keys.change.values_text == "bucket 25 → 50 MiB"
 
 
 def test_at_the_end_nothing_is_sent():

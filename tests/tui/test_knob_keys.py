@@ -71,18 +71,6 @@ async def test_keys_work_on_other_screens_with_progress_at_the_foot():
         assert "changed at step 40" not in (await shown(app, pilot, rest_s=60)).splitlines()[-2]
 
 
-async def test_failure_stays_on_the_screen_until_the_next_key():
-    session = controlled_job()
-    async with opened(session, size=SIZES[2]) as (app, pilot):
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
-        report(session, session.sent[0], "refused", None, why, ranks=(1,))
-        text = one_line(await shown(app, pilot, rest_s=300))
-        assert "not changed: rank 1 refused: this DDP was compiled" in text
-        assert "compiled with" in text
-        assert "not changed" not in await shown(app, pilot, UP)
-
-
 async def test_b_takes_an_exact_value_or_script_or_says_what_is_wrong():
     session = controlled_job(with_value(BUCKET, "100"))
     async with opened(session, size=(100, 30)) as (app, pilot):
