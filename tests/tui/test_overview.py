@@ -84,32 +84,17 @@ async def test_w_chooses_the_window_of_all_but_the_first_line():
 async def test_rows_totals_and_timeline_are_of_one_recent_step():
     session = running_job()
 
-    def send_step(number, **parts):
-        session.say(*(step(rank, number, **parts) for rank in range(4)))
-
     async with opened(session) as (app, pilot):
-
-        async def is_of(number):
-            text = await shown(app, pilot)
-            assert f"rank 0  step {number}" in text
-            assert f"step {number}, mean of 4 ranks" in text
-            return text
-
         await shown(app, pilot, *"WWW")
-        send_step(40, comm=54, hidden=0)
-        session.say(detail(0, 40))
-        await is_of(40)
-        session.clock.pass_s(0.5)
-        send_step(41, hidden=30)
-        session.say(detail(0, 41))
-        text = await is_of(40)
-        assert "exposed 54.0 ms" in text
-        row = row_of(text, 0)
-        assert row[row.index("%") :].split()[1] == "54.0"
-        session.clock.pass_s(0.6)
-        await is_of(41)
-        for number in range(42, 200):
-            send_step(number)
+        for rest_s, number, drawn, parts in ((0, 40, 40, {"comm": 54, "hidden": 0}), (0.5, 41, 40, {})):
+            session.say(*(step(rank, number, **parts) for rank in range(4)), detail(0, number))
+            text = await shown(app, pilot, rest_s=rest_s)
+            assert f"rank 0  step {drawn}" in text
+            assert f"step {drawn}, mean of 4 ranks" in text
+            assert "exposed 54.0 ms" in text
+            assert row_of(text, 0).partition("%")[2].split()[0] == "54.0"
+        assert "step 41, mean of 4 ranks" in await shown(app, pilot, rest_s=0.6)
+        session.say(*(step(rank, number) for number in range(42, 200) for rank in range(4)))
         assert "step 199, mean of 4 ranks" in await shown(app, pilot)
 
 
@@ -119,12 +104,12 @@ async def test_rows_are_means_of_the_window():
         before = row_of(await shown(app, pilot), 0)
         assert " mean" in line_of(screen_text(app), "╷0 ms ─")
         session.say(*(step(rank, 40, comm=30, hidden=0, stall=rank) for rank in (0, 1)))
-        text = await shown(app, pilot)
-        figures = [float(row[row.index("%") :].split()[1]) for row in (before, row_of(text, 0))]
+        after = row_of(await shown(app, pilot), 0)
+        figures = [float(row.partition("%")[2].split()[0]) for row in (before, after)]
         assert figures == [2.0, round((40 * 2 + 30) / 41, 2)]
         session.say(detail(0, 40), detail(1, 40))
         text = await shown(app, pilot, *"WWW", rest_s=2)
-        assert row_of(text, 0)[row_of(text, 0).index("%") :].split()[1] == "30.0"
+        assert row_of(text, 0).partition("%")[2].split()[0] == "30.0"
         assert " mean" not in line_of(text, "╷0 ms ─")
 
 
@@ -187,8 +172,6 @@ async def test_before_the_first_step_the_screen_says_what_is_awaited(size):
             text = await shown(app, pilot)
             assert "starting" in text
             assert words in text
-            for alarm in ("phases only", "not loaded yet", " none ", "upper bound"):
-                assert alarm not in text
         session.say(step(0, 0))
         assert "starting" not in await shown(app, pilot)
 
@@ -236,14 +219,10 @@ async def test_header_and_notices_name_a_silent_rank_in_red():
         assert "● rank 2 silent for 1 m 10 s" in text
         [run] = [r for r in app.screen.query_one(JobHeader)._lines[0] if "silent" in r.text]
         assert run.style.fg == "error"
-        assert text.count("○ silent since") == 1
-        assert text.count("○ no step since") == 3
-        text = await shown(app, pilot, "n")
-        assert "rank 2 sent nothing since" in text
-        assert "nothing is wrong" not in text
-        await pilot.press("escape")
+        assert (text.count("○ silent since"), text.count("○ no step since")) == (1, 3)
+        assert "rank 2 sent nothing since" in await shown(app, pilot, "n")
         session.say(status(), *(step(rank, 40) for rank in range(4)))
-        assert "● live" in await shown(app, pilot)
+        assert "● live" in await shown(app, pilot, "escape")
 
 
 async def test_header_says_where_a_job_hangs_until_it_goes_on():
@@ -258,21 +237,16 @@ async def test_header_says_where_a_job_hangs_until_it_goes_on():
         text = await shown(app, pilot)
         assert "● waiting for rank 3: 23 s" in text
         assert "waiting for rank 3 in load_batch (train.py:88)" in text.splitlines()[1]
-        session.clock.pass_s(120)
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, rest_s=120)
         assert "● HUNG for 2 m 23 s" in text
-        assert "HUNG since" in text
         blamed = "rank 3 has not entered allreduce 25.0 MiB"
         assert f"{blamed}: train.py:88 load_batch; ranks 0-2 wait" in text
-        for size in SIZES:
-            await pilot.resize_terminal(*size)
-            text = await shown(app, pilot)
-            assert blamed in text.splitlines()[1]
-            assert text.count("○ no step since") == 4 or text.count("○ no step 2 m") == 4
-        await pilot.resize_terminal(140, 40)
-        session.say(
-            *(RankStalled(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4))
-        )
+        await pilot.resize_terminal(*SIZES[2])
+        text = await shown(app, pilot)
+        assert blamed in text.splitlines()[1]
+        assert text.count("○ no step 2 m") == 4
+        session.say(*(RankStalled(rank, False) for rank in range(4)))
+        session.say(*(step(rank, 40) for rank in range(4)))
         text = await shown(app, pilot)
         assert "● live" in text
         assert "HUNG" not in text
