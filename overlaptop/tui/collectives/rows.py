@@ -40,13 +40,10 @@ class Row:
     late_in: int
     """Collectives with that late rank."""
     peak_bytes_per_s: int | None = None
-    """Peak bus bandwidth of their links."""
 
     @property
     def not_attributed(self) -> str:
-        """Return why it has no wait/transfer breakdown; for several, the most common reason; empty: all
-        have one.
-        """
+        """Return the most common reason why some have no wait/transfer breakdown; empty: all have one."""
         reasons = Counter(each.not_attributed for each in self.members if each.not_attributed).most_common(
             1
         )
@@ -71,7 +68,6 @@ ORDERS: dict[str, Callable[[Row], float | None]] = {
     "bytes": lambda row: row.bytes,
     "GB/s": lambda row: row.bus_bandwidth,
 }
-"""Sort keys of rows."""
 ASCENDING = ("start", "GB/s")
 """Keys with the lowest value first; others have the highest first."""
 GROUPINGS: dict[str, Callable[[CollectiveKey], CollectiveKey]] = {
@@ -127,9 +123,7 @@ def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> 
 
 
 def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
-    """Return the rows sorted, most interesting first; rows without the value are
-    last in both directions.
-    """
+    """Return the rows sorted, most interesting first; rows without the value are always last."""
     measure = ORDERS[by]
     known = [(value, row) for row in rows if (value := measure(row)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=(by not in ASCENDING) != reverse)
@@ -180,9 +174,7 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
 
 
 def _in_step(collectives: Sequence[Collective], detail: StepDetail) -> WaitTimes | None:
-    """Return these collectives' time in a rank's step, without double counting; None: the rank has no part
-    in them.
-    """
+    """Return these collectives' time in a rank's step, each moment once; None: the rank has no part."""
     from overlaptop.timeline.arrivals import waiting
     from overlaptop.timeline.spans import from_bounds
 

@@ -242,9 +242,7 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
 def _labels(
     start_ns: float, end_ns: float, width: int, unit: Unit, step_ns: float
 ) -> list[tuple[int, str]]:
-    """Return columns and figures of the ticks, without those that would overlap
-    another or cross the end.
-    """
+    """Return columns and figures of the ticks that neither overlap nor cross the end."""
     labels: list[tuple[int, str]] = []
     free = 0
     tick_ns = math.ceil(start_ns / step_ns) * step_ns

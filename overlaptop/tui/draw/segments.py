@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 WHOLE = 8
-"""Eighths of a cell."""
 
 
 class TextStyle(NamedTuple):
@@ -41,7 +40,6 @@ DIM = TextStyle("dim")
 BOLD_WARNING = TextStyle("warning", bold=True)
 FAINT = TextStyle("faint")
 KEY = TextStyle("bright", "key", bold=True, reverse=True)
-"""A key to press."""
 
 
 def dim(text: str) -> Segment:

@@ -27,9 +27,7 @@ class Table:
     def __init__(
         self, columns: Sequence[Column], width: int, words: Mapping[str, Iterable[str]] | None = None
     ) -> None:
-        """``words``: all texts of the columns with these titles; they share the remaining width, in this
-        order.
-        """
+        """``words``: all texts of these columns, which share the remaining width in this order."""
         self._columns, self._width = columns, width
         self._cells = {each: each.cells for each in columns if width >= each.shown_from}
         left = width - GAP - sum(cells + GAP for cells in self._cells.values())

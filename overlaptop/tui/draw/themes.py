@@ -82,7 +82,6 @@ PLAIN = Palette("overlaptop-plain", True, {})
 PALETTES = {palette.name: palette for palette in (DARK, LIGHT, CONTRAST, PLAIN)}
 
 FADE = 0.6
-"""Share of the background in a faded style."""
 
 
 class Styles:
@@ -120,11 +119,9 @@ class Look:
 
     styles: Styles
     ascii: bool = False
-    """Use only ASCII characters."""
     textured: bool = False
     """Parts differ by glyph as well as by colour."""
     faded: bool = False
-    """The content is outdated."""
 
     @property
     def plain(self) -> bool:

@@ -80,9 +80,7 @@ class Captures:
         return found
 
     def to_read(self, commands: Iterable[CommandView], *, looked_at: bool) -> list[CommandView]:
-        """Return the captures that all ranks have written and that were requested here or are
-        ``looked_at``, each once.
-        """
+        """Return the written captures that were requested here or are ``looked_at``, each once."""
         written = [each for each in commands if each.state == WRITTEN and each.id not in self.references]
         found = [each for each in written if looked_at or each.id in self._asked]
         self.references.update((each.id, _READING) for each in found)
@@ -94,9 +92,7 @@ def command_for(folder: str) -> list[str]:
 
 
 async def read_reference(capture: CommandView, *, elsewhere: bool = False) -> ProfilerReference:
-    """Analyse a capture's traces after every rank has written its own. ``elsewhere``: some are on other
-    hosts.
-    """
+    """Analyse a written capture's traces. ``elsewhere``: some are on other hosts."""
     if elsewhere and not all(Path(each.text).is_file() for each in capture.ranks):
         # With a shared file system the traces are also here.
         return ProfilerReference({}, "copy the traces here to compare: overlaptop analyze FOLDER")

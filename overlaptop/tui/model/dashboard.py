@@ -47,7 +47,6 @@ class Dashboard:
         self.latest: Snapshot = session.tick()
         """The newest snapshot, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
-        """The state on the screen."""
         self.knobs, self.trials = KnobEditor(session, clock_s), DashboardTrials(session)
         self.captures = Captures()
         self.jobs_seen = JobsSeen()

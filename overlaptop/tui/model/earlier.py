@@ -36,7 +36,6 @@ class Setting(NamedTuple):
 
     knob: str
     value: str
-    """Value with its unit."""
     changed: bool
     """True if it differs from the script's value."""
 
@@ -85,7 +84,6 @@ class EarlierJob:
     """Its end or state in a word or two; empty: not known."""
     settings: tuple[Setting, ...] = ()
     since: int = 0
-    """The first step under these settings."""
     exact: bool = True
     """If False, compute and overlap are upper bounds, and exposed is a lower one."""
     figures: JobFigures = _UNKNOWN
@@ -133,7 +131,6 @@ class JobsSeen:
         self._descriptions: dict[str, tuple[str, str]] = {}
         """By job started here: the request, and how it ended."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
-        """A snapshot, and the row made from it."""
         self._compared: BeforeAfter | None = None
         self._compared_ns = 0
 
@@ -195,9 +192,7 @@ class JobsSeen:
         return None
 
     def compare(self, snapshot: Snapshot) -> BeforeAfter | None:
-        """Return the steps before and after the newest change, else the earlier job and this one; None:
-        there is neither.
-        """
+        """Return the steps before and after the newest change, else the earlier job and this one."""
         before, key = self.before_change or self.earlier, self._present_job
         if before is None or snapshot.job is None or snapshot.job.job != key:
             return None
@@ -274,9 +269,7 @@ def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
 
 
 def _steps(view: RankView, since: int, until: int | None) -> Iterable[StepTotals]:
-    """Return the newest of these steps since the last change of a setting, without those that a command
-    disturbed.
-    """
+    """Return the newest of these steps since the last change of a setting that no command disturbed."""
 
     def back() -> Iterable[StepTotals]:
         for step in reversed(view.history):

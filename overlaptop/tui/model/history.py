@@ -87,9 +87,7 @@ def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: in
 def column_ages(
     history: Sequence[StepTotals], width: int, a_column: int, every: int
 ) -> list[tuple[int, int]]:
-    """Return each ``every``-th column back from the newest, and the ns from its first step to the newest
-    step.
-    """
+    """Return each ``every``-th column back from the newest, and its first step's age in ns."""
     newest, begins_ns = history[-1], dict[int, int]()
     for step in reversed(history):
         begins_ns[width - 1 - (newest.step // a_column - step.step // a_column)] = step.start_ns

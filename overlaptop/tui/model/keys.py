@@ -76,7 +76,6 @@ REPLAY_KEYS = (
     Key("right_parenthesis", ")", "replay_seek(10)", "10 s on"),
     Key("N", "N", "next_event", "on to the next finding or trouble, 10 minutes at most"),
 )
-"""Everywhere in a recording."""
 TIMELINE_KEYS = (
     Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in (wheel: where the pointer is)"),
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
@@ -233,9 +232,7 @@ def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
 
 
 def changes_job(action: str) -> bool:
-    """Return whether an action of the app or a screen changes the job or which one runs, or begins to.
-    ``--readonly`` disables these.
-    """
+    """Return whether an action changes the job or which one runs, or begins to: not with ``--readonly``."""
     return _name(action) in _CHANGING
 
 

@@ -39,7 +39,6 @@ class Lanes:
     hidden_ns: tuple[int, ...]
     """For each collective in order: its time beside compute."""
     keys: tuple[CollectiveKey, ...]
-    """For each collective in order."""
     matched: tuple[Collective | None, ...]
     """For each collective in order: the matched collective of all ranks of its group; None if not known."""
 

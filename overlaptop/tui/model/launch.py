@@ -12,14 +12,12 @@ class LaunchFollower:
     def __init__(self, launcher: LocalLauncher | None, seen: JobsSeen) -> None:
         self.launcher = launcher
         self.status = LaunchStatus() if launcher is None else launcher.status()
-        """The status at the last poll."""
         self.message = ""
         """State of a job that is not on the screen yet, or that never came; empty: neither."""
         self._seen = seen
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
         """True if the job will be shown as soon as it is found."""
         self._job = ""
-        """The job's key, once it is found."""
         self._over = 0
         """Number of the launch whose end was reported."""
 

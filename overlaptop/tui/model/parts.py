@@ -41,9 +41,7 @@ PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING
 
 
 def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int], ...]:
-    """Return the parts of a measured step in drawing order, in ns. ``exposed_wait_ns``: the part of exposed
-    time to draw as waiting.
-    """
+    """Return a measured step's parts in drawing order, in ns, ``exposed_wait_ns`` apart from exposed."""
     exposed_ns = (step.exposed_ns or 0) - exposed_wait_ns
     return (
         (COMPUTE.key, step.compute_only_ns or 0),

@@ -30,7 +30,6 @@ class RunningTrials:
     knob: Knob | None
     """The knob tried; None: ranks are delayed."""
     job: str
-    """The job's key."""
     script: str
 
     @property
@@ -45,7 +44,6 @@ class DashboardTrials:
         self._session = session
         self.newest: RunningTrials | None = None
         self._slack: RunningTrials | None = None
-        """The newest trials of delays."""
 
     @property
     def running(self) -> bool:
@@ -78,9 +76,7 @@ class DashboardTrials:
         self.newest = RunningTrials(trials, title, held.knob, *_job_of(snapshot))
 
     def try_value_before(self, snapshot: Snapshot) -> None:
-        """Start a trial of the value before the newest change, unless trials run. Raises
-        ValueRefusedError.
-        """
+        """Try the value before the newest change, unless trials run. Raises ValueRefusedError."""
         if self.running:
             return
         changes = [each for each in snapshot.changes if each.state == CHANGED]
@@ -92,9 +88,7 @@ class DashboardTrials:
         self.try_values(snapshot, changes[-1].knob, old)
 
     def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:
-        """Return trials that delay each rank in turn, for `begin_delays`, and a question with their cost.
-        Raises ValueRefusedError.
-        """
+        """Return trials that delay each rank in turn, and a question. Raises ValueRefusedError."""
         from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
 
         step_ns, ranks = snapshot.totals.step_ns, [view.rank for view in snapshot.ranks]
@@ -129,9 +123,7 @@ class DashboardTrials:
         }
 
     def best(self, job: str | None) -> tuple[str, int] | None:
-        """Return the knob and its best value found by finished trials of this job; None: the present
-        one.
-        """
+        """Return the knob and the best value of this job's finished trials; None: the present one."""
         newest = self.newest
         if newest is None or newest.knob is None or self.running or newest.job != job:
             return None

@@ -59,7 +59,6 @@ class ViewState:
     rank: int = 0
     filter: Filter = field(default_factory=Filter)
     window: Window = Window.SECONDS
-    """The steps of the job's figures."""
     sort_key: str = "rank"
     map_quantity: str = "exposed"
     """One of QUANTITIES: the colour of the ranks of a folded job."""
@@ -71,7 +70,6 @@ class ViewState:
     paused_now_ns: int | None = None
     """The clock while paused: it still runs."""
     trouble_since: Trouble | None = None
-    """The job's trouble since the pause."""
     collective_key: CollectiveKey | None = None
     """The selected collective, in this step and in later ones."""
     copies_seen: bool = False
@@ -84,7 +82,6 @@ class ViewState:
     hidden: tuple[str, str, str] | None = None
     """The change that the user has hidden: its command, failure and comparison."""
     trying: bool = False
-    """True while this dashboard's trials run."""
     recorded_bytes: int | None = None
     """Bytes of the recording that this dashboard makes; None: it makes none."""
     slopes: Mapping[int, Effect] = field(default_factory=dict)
@@ -102,7 +99,6 @@ class ViewState:
     _paused: Snapshot | None = field(default=None, repr=False)
     """The snapshot of the pause, from which the user goes back through the kept steps."""
     _waits: StepWaits | None = field(default=None, repr=False)
-    """Waits in the step of `_lanes`."""
     _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
 
     @property

@@ -53,9 +53,7 @@ class RankMap:
         *,
         textured: bool,
     ) -> StyledLine:
-        """Return one line. ``members``: the ranks of the selected rank's groups. ``textured``: one glyph a
-        cell, of the rank that deviates more.
-        """
+        """``members``: ranks of the selected rank's groups. ``textured``: a glyph of the worse rank."""
         ranks = self.ranks[number * self.line_ranks :][: self.line_ranks]
         line: list[Segment] = []
         for at in range(0, len(ranks), 2):

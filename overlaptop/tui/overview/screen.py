@@ -94,9 +94,7 @@ class OverviewScreen(TimelineScreen):
         await self.ask_line("filter /", self.state.filter.words, example, take, partial(take, typing=True))
 
     def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
-        """Filter by words; return the error, or why the filter does not apply yet while it is typed: it
-        keeps no rank. The filter ``before`` then stays.
-        """
+        """Filter, or keep the filter ``before`` and return why; while typing, also if no rank matches."""
         try:
             wanted, fault = Filter.parse(words), ""
         except FilterError as error:

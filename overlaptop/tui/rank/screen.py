@@ -103,9 +103,7 @@ class RankFacts(JobView):
 
 
 def _naming(step: StepTotals, selected: RankView) -> list[StyledLine]:
-    """Return how much communication time belongs to collectives with a known name and size; a dash if this
-    was not looked up in this step.
-    """
+    """Return the share of communication time with a known name; a dash if not looked up in this step."""
     if all(each.matched_ns is None for each in (step, *selected.history)):
         return []
     matched_ns, kernels_ns = step.matched_ns, step.comm_kernels_ns

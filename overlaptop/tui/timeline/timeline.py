@@ -157,9 +157,7 @@ class LaneRows:
         return (lane_label("phase"), *to_segments(cells))
 
     def names(self, selected: int | None) -> StyledLine:
-        """Return names at the starts of collectives, below the comm lane, if they fit; the selected one is
-        marked.
-        """
+        """Return names at the starts of collectives, if they fit; the selected one is marked."""
         cells = [Cell(" ", DIM)] * self.width
         collectives = self.lanes.detail.collectives
         marked = self.column(collectives[selected].start_ns) if selected is not None else self.width
@@ -207,9 +205,7 @@ def lane_cells(width: int) -> int:
 
 
 def zoomed_at(viewport: Viewport, x: int, width: int, direction: int) -> Viewport:
-    """Return the viewport after a turn of the wheel over a line of that width, in column ``x``: up (-1)
-    zooms in there.
-    """
+    """Return the viewport zoomed by the wheel, up (-1) or down, in column ``x`` of a line."""
     anchor = min(1.0, max(0.0, (x - LABEL) / lane_cells(width)))
     return viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignedStep:
-    """A step on each rank whose timeline is here. The axis goes from the first rank's start to the last
-    rank's end.
-    """
+    """A step of several ranks. The axis goes from the first rank's start to the last rank's end."""
 
     begins_ns: int
     """Unix time."""
@@ -61,9 +59,7 @@ class Under(NamedTuple):
 
 
 def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]) -> AlignedStep:
-    """Align a step. ``details``: by rank, one or more; ``collectives``: those of the step, matched across
-    ranks.
-    """
+    """``details``: the step by rank, one or more; ``collectives``: matched across ranks."""
     begins_ns = min(detail.start_ns for detail in details.values())
     ends_ns = max(detail.start_ns + detail.step_ns for detail in details.values())
     parts = {rank: _parts(detail, collectives) for rank, detail in details.items()}
@@ -103,9 +99,7 @@ def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
 
 
 def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int | None:
-    """Return the index of the rank's first collective that begins after a position, or of the last one
-    before it; None: there is none.
-    """
+    """Return the index of the rank's next collective after a position, or before it; None: none."""
     starts = [(span_of(step, rank, at)[0], at) for at in range(len(step.details[rank].collectives))]
     if direction > 0:
         return min((each for each in starts if each[0] > at_ns), default=(0, None))[1]

@@ -276,9 +276,7 @@ class TimelinesScreen(DashboardScreen):
 def read_out(
     step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int, *, exact: bool
 ) -> list[StyledLine]:
-    """Return exactly ``rows`` lines about the spans below the cursor on that rank. ``exact``: its source
-    sees the gaps between kernels.
-    """
+    """Return ``rows`` lines about the spans below the cursor. ``exact``: the source sees gaps."""
     unit = _unit(step.length_ns, cursor.right_ns - cursor.left_ns)
     at = bold(f"{unit.text(cursor.at_ns)} {unit.name}")
     lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]

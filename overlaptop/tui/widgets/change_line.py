@@ -21,9 +21,7 @@ class ChangeLine(LinesView):
 
 
 def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:
-    """Return the old and the new value, the progress, and the person if not at this dashboard; at most
-    MOST_LINES. ``right``: for the right edge of the first line, if it fits.
-    """
+    """Return values, progress and author in up to MOST_LINES. ``right``: at the right edge, if it fits."""
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)
     mark, values = Segment(f" {glyph} ", style), change.values_text

@@ -8,9 +8,7 @@ from overlaptop.tui.draw.segments import FAINT, Segment, StyledLine, TextStyle, 
 
 
 def heading(group: Group, now_ns: int, width: int) -> StyledLine:
-    """Return a thin line: the node's name, the connection's state and since when, the clock's error, and
-    the data rate.
-    """
+    """Return a thin line: the node's name, its connection, the clock's error, and the data rate."""
     node = group.node
     if node is None:
         return _ruled((Segment("── ", FAINT), dim(printable(group.words))), (), width)

@@ -42,9 +42,7 @@ class LineView(Widget):
         self._full_height: int | None = None
 
     def full_height(self, width: int) -> int | None:  # noqa: ARG002
-        """Return the lines needed for everything; the stylesheet may give fewer. 0: hidden; None: it uses
-        any height.
-        """
+        """Return the lines needed for everything; 0: hidden; None: it uses any height."""
         return None
 
     def fit(self, width: int) -> None:
