@@ -20,7 +20,6 @@ from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.past import slowest_step
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
-from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.collectives.screen import CollectivesScreen
 from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
@@ -32,7 +31,7 @@ from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.captures import read_reference, refusal
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_knob
-from overlaptop.tui.model.knob_values import SCRIPT, ValueRefusedError
+from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -58,8 +57,6 @@ class OverlaptopApp(App[int]):
 
     TITLE = "overlaptop"
     ALLOW_SELECT: ClassVar[bool] = False
-    ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
     VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012 - as Textual declares it
         (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
         (36, "-high"),
@@ -260,16 +257,8 @@ class OverlaptopApp(App[int]):
 
     async def action_exact(self) -> None:
         self._select_knob()
-        dashboard = self.dashboard
-        selected = dashboard.knobs.editable(dashboard.latest)
-        if selected is None or not isinstance(self.screen, DashboardScreen):
-            self.show()  # why not
-            return
-        knob, take = selected.knob, partial(dashboard.answer, dashboard.set_knob)
-        original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
-        answer = str(knob.value) if knob.value is not None else ""
-        hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
-        await self.screen.ask_line(f"{short_name(knob.name)}: ", answer, hint, take)
+        if isinstance(self.screen, DashboardScreen):
+            await self.screen.ask_for_value()
 
     async def action_try_before(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The bases of all screens."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,8 +10,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
+from overlaptop.tui.model.knob_values import SCRIPT
 from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Prompt
@@ -65,6 +68,18 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         await self.ask(LinePrompt(asked, answer, hint, take, typed))
+
+    async def ask_for_value(self) -> None:
+        """Ask for a value of the selected knob, or show why it cannot be changed."""
+        dashboard = self.dashboard
+        if (selected := dashboard.knobs.editable(dashboard.latest)) is None:
+            dashboard.on_change()
+            return
+        knob, take = selected.knob, partial(dashboard.answer, dashboard.set_knob)
+        original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
+        answer = str(knob.value) if knob.value is not None else ""
+        hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
+        await self.ask_line(f"{short_name(knob.name)}: ", answer, hint, take)
 
     def redraw(self, *, everything: bool = False) -> None:
         for view in (*self._views, self._change):
