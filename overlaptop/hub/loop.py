@@ -356,6 +356,8 @@ class Hub:
             self._recorder_due = False
             folder, keep = self._options.record, self._options.keep
             self._recorder = JobRecorder(self._record, folder, keep, self._complain)
+        elif self._recorder is not None:
+            self._recorder.follow(self._record)
 
     def _complain(self, why: str) -> None:
         log_line(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,15 +13,17 @@ import pytest
 import zmq
 from zmq.utils import z85
 
+from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.jobs.sockets import view_socket
+from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CAPTURE, Command
 from overlaptop.wire.gathering import Gather, Gathered, HubHello
-from overlaptop.wire.joining import Join
+from overlaptop.wire.joining import Join, Watch
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.hubs import KEY, Hubs, Rank, Receiver
@@ -38,8 +41,10 @@ def capture():
 class Node:
     """A socket directory with a hub and one rank of the job."""
 
-    def __init__(self, rank, folder, monkeypatch):
+    def __init__(self, rank, folder, monkeypatch, *options):
+        folder.chmod(0o700)
         self.folder, self._monkeypatch = folder, monkeypatch
+        self._options = options or ("--linger-s=0.1",)
         self._number = rank
         self.hubs = Hubs()
         self.start()
@@ -47,7 +52,7 @@ class Node:
     def start(self):
         """Its hub, or one that replaces it."""
         self.be_there()
-        self.record = self.hubs.start("--linger-s", "0.1")
+        self.record = self.hubs.start(*self._options)
         self.rank = Rank(self._number).greet()
         self.rank.send(self.rank.step(1))
 
@@ -124,11 +129,7 @@ def is_second(step):
 @pytest.fixture
 def nodes(monkeypatch, tmp_path_factory):
     monkeypatch.setenv(VARIABLE, KEY_HEX)
-    made = []
-    for rank in range(2):
-        folder = tmp_path_factory.mktemp("ot")
-        folder.chmod(0o700)
-        made.append(Node(rank, folder, monkeypatch))
+    made = [Node(rank, tmp_path_factory.mktemp("ot"), monkeypatch) for rank in range(2)]
     yield made
     for node in made:
         node.end()
@@ -287,3 +288,34 @@ def test_a_hub_that_ends_says_goodbye(gathered, read):
     seconds = len(here.of(HubStatus))
     here.until(lambda: not here.nodes)
     assert len(here.of(HubStatus)) - seconds < READER_TIMEOUT_S - 1
+
+
+def test_the_recording_of_a_gathered_job_has_all_nodes(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv(VARIABLE, KEY_HEX)
+    folders = [tmp_path_factory.mktemp("ot") for _ in range(3)]
+    options = f"--record={folders[2]}", "--linger-s=60"
+    nodes = [
+        Node(0, folders[0], monkeypatch, *options),
+        Node(1, folders[1], monkeypatch, "--linger-s=60"),
+    ]
+    try:
+        (alone,) = eventually(lambda: [*folders[2].glob("*.mcap")])
+        answer = nodes[0].gather()
+        nodes[1].gather((answer.host, answer.port))
+        (path,) = eventually(lambda: [each for each in folders[2].glob("*.mcap") if each != alone])
+        eventually(lambda: nodes[1].rank.receive(Watch).detail)
+        for number, node in enumerate(nodes):
+            node.rank.send(RankEnd(number, 1, clean=True, exit_code=0))
+        recording = eventually(lambda: whole(path))
+        snapshot = ReplaySession(recording).seek(recording.last_ns)
+        assert [[each.step for each in view.history] for view in snapshot.ranks] == [[1], [1]]
+    finally:
+        for node in nodes:
+            node.end()
+
+
+def whole(path):
+    """The recording, once it is whole."""
+    with contextlib.suppress(RecordingError):
+        recording = open_recording(path)
+        return None if recording.damage else recording
