@@ -79,6 +79,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
                 "✗ only elsewhere, ? not known",
     }),
     ((MACHINE,), {
+        "NIC": "the network adapter nearest to the GPU: bytes a second of all processes, and new errors",
         "unexplained": "link traffic minus the traffic of the job's own collectives: other processes' "
                        "traffic, or the job's copies",
     }),
