@@ -56,6 +56,8 @@ class StepWindow:
         self._steps: deque[StepTotals] = deque()
         self._step_ns = 0
         self._named: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
+        self._mean_bytes: dict[str, tuple[float, float] | None] = {}
+        """Mean bytes of `_named`, once asked for."""
         self._unknown_bytes = False
         """The newest step with named collectives has some with an unknown number of bytes on the links."""
 
@@ -66,9 +68,14 @@ class StepWindow:
         if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
             self._named.append(step)
             self._unknown_bytes = False
+            self._mean_bytes.clear()
         elif step.comm_bytes is not None:
             self._named.clear()
             self._unknown_bytes = True
+            self._mean_bytes.clear()
+        while self._named and _end_ns(step) - _end_ns(self._named[0]) > NAMED_S * 1e9:
+            self._named.popleft()
+            self._mean_bytes.clear()
         steps, oldest_ns = self._steps, _end_ns(step) - WINDOW_S * 1e9
         steps.append(step)
         self._step_ns += step.step_ns
@@ -93,18 +100,21 @@ class StepWindow:
         late_ns = max(LATE_AFTER_S * 1e9, LATE_AFTER_STEPS * self._mean_step_ns)
         if now_ns is not None and now_ns - newest_ns > late_ns:
             return LATE
-        named = [
-            known
-            for step in self._named
-            if newest_ns - _end_ns(step) <= NAMED_S * 1e9
-            and None
-            not in (known := (getattr(step, f"{over}_rx_bytes"), getattr(step, f"{over}_tx_bytes")))
-        ]
-        if not named:
+        if over not in self._mean_bytes:
+            self._mean_bytes[over] = self._mean_of_named(f"{over}_rx_bytes", f"{over}_tx_bytes")
+        mean_bytes = self._mean_bytes[over]
+        if mean_bytes is None:
             return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
-        per_s = 1e9 / (len(named) * self._mean_step_ns)
-        rx, tx = map(sum, zip(*named, strict=True))
-        return rx * per_s, tx * per_s
+        per_s = 1e9 / self._mean_step_ns
+        return mean_bytes[0] * per_s, mean_bytes[1] * per_s
+
+    def _mean_of_named(self, *fields: str) -> tuple[float, float] | None:
+        named = [[getattr(step, field) for field in fields] for step in self._named]
+        known = [each for each in named if None not in each]
+        if not known:
+            return None
+        rx, tx = map(sum, zip(*known, strict=True))
+        return rx / len(known), tx / len(known)
 
     @property
     def _mean_step_ns(self) -> float:
