@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
+from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import READER_MAY_COMMAND
@@ -258,7 +259,7 @@ class DashboardServer:
                 continue
             try:
                 while batch := dashboard.batch():
-                    self._routers[place].send_multipart([identity, *batch], zmq.NOBLOCK)
+                    self._send((place, identity), batch)
                     dashboard.sent()
             except zmq.Again:
                 full = True
@@ -309,7 +310,12 @@ class DashboardServer:
 
     def _send_now(self, address: _Address, payload: bytes) -> None:
         with suppress(zmq.ZMQError):  # the dashboard will ask again
-            self._routers[address[0]].send_multipart([address[1], payload], zmq.NOBLOCK)
+            self._send(address, [payload])
+
+    def _send(self, address: _Address, payloads: list[bytes]) -> None:
+        place, identity = address
+        parts = [b"".join(map(codec.frame, payloads))] if place == _OVER_ROOT else payloads
+        self._routers[place].send_multipart([identity, *parts], zmq.NOBLOCK)
 
     def _renew(self, address: _Address, join: Join, now_s: float) -> None:
         dashboard = self._dashboards.get(address)

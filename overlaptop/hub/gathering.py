@@ -18,7 +18,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from overlaptop.jobs.gather_key import GatherError, read_key
-from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
+from overlaptop.wire.codec import MAX_BATCH_BYTES, WireError, decode, encode
 from overlaptop.wire.gathering import (
     MAX_HUBS,
     MAX_NODE_ID_BYTES,
@@ -38,7 +38,7 @@ _OPTIONS = (
     (zmq.LINGER, 0),
     (zmq.SNDHWM, _HIGH_WATER),
     (zmq.RCVHWM, _HIGH_WATER),
-    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+    (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
     (zmq.HEARTBEAT_IVL, 2000),
     (zmq.HEARTBEAT_TIMEOUT, 6000),
     (zmq.HANDSHAKE_IVL, 5000),

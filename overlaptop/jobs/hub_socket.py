@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.sockets import check_listener
-from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode, kind
+from overlaptop.wire.codec import MAX_BATCH_BYTES, FrameReader, WireError, decode, encode, kind
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import GatheredHub, GatheredHubs
 from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
@@ -161,7 +161,7 @@ class HubSocket(HubReader):
             # Not IMMEDIATE: it loses a hub's last messages if the disconnect arrives together with them.
             (zmq.SNDHWM, _SEND_HIGH_WATER),
             (zmq.RCVHWM, _HIGH_WATER),
-            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+            (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
             (zmq.HEARTBEAT_IVL, 2000),
             (zmq.HEARTBEAT_TIMEOUT, 6000),
             (zmq.RECONNECT_IVL, 100),
@@ -200,8 +200,8 @@ class HubSocket(HubReader):
                 break
             if parts[0]:
                 messages += self.take(parts, back_ns)
-            elif len(parts) > 1 and (reader := self._readers.get(parts[1])) is not None:
-                reader.receive(parts[2:], back_ns)
+            elif len(parts) == 3 and (reader := self._readers.get(parts[1])) is not None:
+                reader.receive(parts[2], back_ns)
         for message in messages:
             if isinstance(message, GatheredHubs):
                 self.hubs = message.hubs
@@ -279,8 +279,12 @@ class GatheredReader(HubReader):
         messages, self._messages = self._messages, []
         return messages
 
-    def receive(self, parts: Sequence[bytes], back_ns: int) -> None:
-        self._messages += self.take(parts, back_ns)
+    def receive(self, batch: bytes, back_ns: int) -> None:
+        """Keep the messages of a batch for `poll`."""
+        try:
+            self._messages += self.take(FrameReader().feed(batch), back_ns)
+        except WireError:
+            self.dropped += 1
 
     def close(self) -> None:
         self._root.leave(self._node)

@@ -15,6 +15,8 @@ from overlaptop.wire.bounds import MAX_TEXT_CHARS
 from overlaptop.wire.schema import Message, Part
 
 MAX_FRAME_BYTES = 1 << 20
+MAX_BATCH_BYTES = 2 * MAX_FRAME_BYTES
+"""Of a batch in one frame (gathering.py): a message of the maximum size, and others before it."""
 _HEADER_BYTES = 4
 
 MESSAGES: dict[int, type[Message]] = {

@@ -4,6 +4,9 @@ A reader and the root add two frames to a batch for another node: an empty one, 
 two hubs, the first frame of each batch names the reader (READER_MAY_COMMAND or READER_MAY_NOT, then its id
 at the root). A batch of one empty frame after it tells the node to forget this reader. Without a reader
 (an empty first frame) a hub sends its own HubHello, and in the end an empty frame.
+
+A batch to a reader over the root is one frame with all messages, each as `codec.frame` makes it: ZeroMQ and
+CURVE take as long for a frame of 80 bytes as for one of kilobytes.
 """
 
 from __future__ import annotations

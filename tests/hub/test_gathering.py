@@ -171,6 +171,12 @@ def test_root_carries_history_and_commands_end_to_end(gathered, read):
     assert node.rank.next_command().id == asked.id
 
 
+def test_a_batch_that_cannot_be_read_is_dropped(gathered, read):
+    there = read(gathered[0].control_path).node()
+    there.hub.receive(b"\xff" * 9, time.time_ns())
+    assert there.hub.dropped == 1
+
+
 def test_commands_over_the_read_only_socket_are_refused(gathered, read):
     root, node, _ = gathered
     there = read(root.view_path).node()
