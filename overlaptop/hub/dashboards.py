@@ -19,7 +19,7 @@ import zmq
 from msgspec.structs import replace
 
 from overlaptop.hub.gathering import GatherRoot, RootLink
-from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
+from overlaptop.hub.reader_queue import FAR_HISTORY_BYTES, KEPT, Frame, ReaderQueue
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
@@ -42,7 +42,9 @@ _LINGER_MS = 200
 _OVER_ROOT = 2
 """Index of the connection to the root, after the two ROUTERs."""
 _OVER_ROOT_S = 0.5
-"""Interval between batches over the root, which handles those of all hubs."""
+"""Interval between batches over the root, which handles those of all hubs, once the history is sent."""
+_OVER_ROOT_HISTORY_BYTES = 4 << 20
+"""History of all nodes together over the root: a second's work for a dashboard."""
 
 _Address = tuple[int, bytes]
 """The socket's index, and the identity on it."""
@@ -101,6 +103,7 @@ class DashboardServer:
         self.bursts = 0
         """Bursts that dashboards have requested from those ranks."""
         self._welcome = encode(welcome)
+        self._world_size = welcome.world_size
         self._replay = replay
         self._detail = detail
         self._status = status
@@ -247,15 +250,15 @@ class DashboardServer:
             self._set_status(dashboard)
 
     def flush(self, now_s: float = float("inf")) -> bool:
-        """Send all that can be sent without waiting; over the root only now and then, but at any time if
-        ``now_s`` is missing. Returns whether ZeroMQ's queue is full for any dashboard.
+        """Send all that can be sent without waiting; over the root all but history only now and then, or
+        at any time if ``now_s`` is missing. Returns whether ZeroMQ's queue is full for any dashboard.
         """
         full = False
         over_root = now_s >= self._over_root_due_s
         if over_root:
             self._over_root_due_s = now_s + _OVER_ROOT_S
         for (place, identity), dashboard in list(self._dashboards.items()):
-            if place == _OVER_ROOT and not over_root:
+            if place == _OVER_ROOT and not (over_root or dashboard.queue.history):
                 continue
             try:
                 while batch := dashboard.batch():
@@ -331,7 +334,8 @@ class DashboardServer:
             )
             if dashboard.same_protocol:
                 gathered = [Frame(self._gathered, KEPT)] if self._gathered else []
-                dashboard.queue.begin([Frame(self._welcome, KEPT), *gathered, *self._replay()])
+                history = [Frame(self._welcome, KEPT), *gathered, *self._replay()]
+                dashboard.queue.begin(history, self._far_history_bytes(address))
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.expires_s = now_s + READER_TIMEOUT_S
         if dashboard.same_protocol:
@@ -342,6 +346,14 @@ class DashboardServer:
             dashboard.detail_ranks = wanted
             self.bursts += join.bursts > dashboard.bursts
             dashboard.bursts = join.bursts
+
+    def _far_history_bytes(self, address: _Address) -> int:
+        """Return this node's share of the history over the root: it has a share of the job's ranks."""
+        if address[0] != _OVER_ROOT:
+            return FAR_HISTORY_BYTES
+        ranks = self._status().ranks_connected
+        share_bytes = _OVER_ROOT_HISTORY_BYTES * ranks // max(1, ranks, self._world_size)
+        return min(FAR_HISTORY_BYTES, share_bytes)
 
     def _set_status(self, dashboard: DashboardClient) -> None:
         if dashboard.same_protocol:

@@ -27,7 +27,7 @@ _SAMPLE_WORTH = 8
 """The same factor for samples of GPUs: two a second, far fewer than steps."""
 _QUIET_S = 5.0
 """If a queue is less than half full for this long, twice as many steps are sent again."""
-_FAR_HISTORY_BYTES = 256 << 10
+FAR_HISTORY_BYTES = 256 << 10
 """History for a reader on another host. Beyond this, the older three quarters are thinned repeatedly."""
 _NEAR_WINDOW_BYTES = 1 << 20
 """No reader on another host grants this much."""
@@ -87,13 +87,16 @@ class ReaderQueue:
         """`_loose_bytes`: stream frames that may be dropped."""
         self._owed_bytes = 0
         """Bytes owed to timelines. While there is too much of both, they get half."""
+        self._far_history_bytes = FAR_HISTORY_BYTES
         self._history_every = 1
         self._ticks = 0
         self._sent_bytes = self._received_bytes = self._window_bytes = 0
         self._busy_s = monotonic_s()
         """When the queue was last more than half full, or `every` changed."""
 
-    def begin(self, history: list[Frame]) -> None:
+    def begin(self, history: list[Frame], far_bytes: int = FAR_HISTORY_BYTES) -> None:
+        """Queue the history. A reader on another host gets about ``far_bytes`` of it."""
+        self._far_history_bytes = far_bytes
         self.history.extend(history)
         self._history_bytes = _size(self.history)
 
@@ -110,7 +113,7 @@ class ReaderQueue:
     def grant(self, received_bytes: int, window_bytes: int) -> None:
         """Record the bytes that the reader has received, and how many more may be in flight."""
         if not self._window_bytes and window_bytes < _NEAR_WINDOW_BYTES:
-            self._thin_history(_FAR_HISTORY_BYTES)
+            self._thin_history(self._far_history_bytes)
         self._received_bytes = min(received_bytes, self._sent_bytes)
         self._window_bytes = window_bytes
 

@@ -172,6 +172,16 @@ def test_history_for_another_host_is_under_a_megabyte():
         assert whole or reader.received_bytes < 1 << 20
 
 
+def test_a_reader_gets_less_history_from_each_of_many_nodes():
+    past = [make_frame(each, encode(each)) for each in map(totals, range(5000))]
+    reader = Reader()
+    reader.queue.begin(past, 100 * SIZE_BYTES)
+    reader.grant(1 << 16)
+    reader.read()
+    assert 50 < len(reader.steps()) <= 100
+    assert reader.steps()[-10:] == list(range(4990, 5000))
+
+
 def test_finish_sends_all_that_is_left_whatever_is_granted():
     reader = Reader(10 * SIZE_BYTES)
     reader.put(*map(totals, range(100)), notice(1))
