@@ -13,7 +13,17 @@ import msgspec
 
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.messages import Facts, HubStatus, Notice, RankEnd, RankInfo, StackSamples, Welcome
+from overlaptop.wire.messages import (
+    Facts,
+    HubStatus,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StackSamples,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
 from overlaptop.wire.schema import Message
 
 PROFILE = "overlaptop"
@@ -91,6 +101,8 @@ class Keyframe:
     def take(self, messages: Sequence[Message]) -> None:
         for message in messages:
             match message:
+                case StepTotals() | StepDetail():  # most messages, so the others are not tried
+                    pass
                 case Welcome():
                     self._turn_to(message)
                 case HubStatus():
