@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import structs
 
 from overlaptop.fleet.snapshot import RankView, Totals, Window
 from overlaptop.fleet.waits import StepWaits
@@ -174,7 +176,7 @@ def _in_step(view: RankView, step: int) -> RankView:
     known = step_of(view, step)
     if known is None or not known.measured:
         return view
-    return replace(view, measured=known, waits=None)
+    return structs.replace(view, measured=known, waits=None)
 
 
 def counted_ranks(ranks: Sequence[RankView]) -> Sequence[RankView]:
@@ -210,5 +212,8 @@ def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | 
 
 def step_of(view: RankView, step: int) -> StepTotals | None:
     """Return the rank's step of that number. None if it is not known, or is forgotten."""
-    at = bisect_right(view.history, step, key=_NUMBER) - 1
-    return view.history[at] if at >= 0 and view.history[at].step == step else None
+    history = view.history
+    at = len(history) - 1 - (history[-1].step - step) if history else -1
+    if not (0 <= at < len(history) and history[at].step == step):  # steps are missing
+        at = bisect_right(history, step, key=_NUMBER) - 1
+    return history[at] if at >= 0 and history[at].step == step else None
