@@ -112,7 +112,7 @@ class Merger:
         views: dict[int, RankView] = {}
         for node, own in zip(nodes, owned, strict=True):
             for view in own:
-                views[view.rank] = replace(view, node_lost=True) if node.lost else view
+                views[view.rank] = structs.replace(view, node_lost=True) if node.lost else view
         for rank in range(min(job.world_size, MAX_RANKS)) if job is not None else ():
             if rank not in views:
                 views[rank] = RankView(rank, None, None, None, (), None, None, False, False, 0)

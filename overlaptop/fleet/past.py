@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from msgspec import structs
+
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.totals import step_of, total
 from overlaptop.fleet.wait_breakdown import split_alone, window_of
@@ -79,7 +81,7 @@ def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ..
     """Return the ranks, each with its timeline of this step only."""
     found = [(view, _timeline(view, number)) for view in views]
     return tuple(
-        replace(view, detail=detail, details=(detail,) if detail is not None else ())
+        structs.replace(view, detail=detail, details=(detail,) if detail is not None else ())
         for view, detail in found
     )
 
@@ -87,10 +89,10 @@ def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ..
 def _in_step(view: RankView, number: int) -> RankView:
     step = step_of(view, number)
     if step is None:
-        return replace(
+        return structs.replace(
             view, last=None, measured=None, mean=None, samples=(), traffic=None, nic_traffic=None
         )
-    return replace(
+    return structs.replace(
         view,
         last=step,
         measured=step if step.measured else None,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from msgspec.structs import replace as replace_fields
+from msgspec import structs
 
 from overlaptop.fleet.snapshot import RankView, Snapshot, Window
 from overlaptop.fleet.totals import WAITS, counted_ranks
@@ -25,7 +25,8 @@ def with_means(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with each rank's means over the totals' window; without, if that is one step."""
     ranks, totals = snapshot.ranks, snapshot.totals
     if totals.window is Window.STEP or totals.step is None:
-        return replace(snapshot, ranks=tuple(replace(view, mean=None, mean_waits=None) for view in ranks))
+        bare = tuple(structs.replace(view, mean=None, mean_waits=None) for view in ranks)
+        return replace(snapshot, ranks=bare)
     # A rank that ended, or makes no steps, uses its own last ones.
     together = counted_ranks(ranks)
     counted = {view.rank for view in together}
@@ -46,9 +47,9 @@ def _with_mean(steps: WindowSteps, step_waits: Sequence[StepWaits]) -> RankView:
     columns = zip(*map(_FIGURES, steps.measured), strict=True)
     figures = dict(zip(_NAMES, map(mean_of_known, columns), strict=False))
     step_ns = mean_of_known(step.step_ns for step in steps.all) or newest.step_ns
-    mean = replace_fields(newest, step_ns=step_ns, **figures)
+    mean = structs.replace(newest, step_ns=step_ns, **figures)
     waits = [found for each in step_waits if (found := each.times.get(view.rank)) is not None]
-    return replace(view, mean=mean, mean_waits=_share_of(mean, waits))
+    return structs.replace(view, mean=mean, mean_waits=_share_of(mean, waits))
 
 
 def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.timelines import KeptTimeline
@@ -54,8 +56,7 @@ class HubState(Enum):
     """No connection: a finished job, read from files."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankView:
+class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass takes long to replace
     """The present state of one rank."""
 
     rank: int

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import islice
 from statistics import fmean
 
+from msgspec import structs
+
 from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
@@ -145,7 +147,7 @@ def _with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[Ran
     if waits is None or _began_ns(newest) - _began_ns(split) > FAR_AHEAD_NS:
         return newest
     return tuple(
-        replace(view, waits=waits.times.get(view.rank))
+        structs.replace(view, waits=waits.times.get(view.rank))
         if view.measured is not None and view.measured.step == waits.step
         else view
         for view in split
@@ -185,7 +187,7 @@ def show_step(snapshot: Snapshot, step: StepWaits | None, not_attributed: str = 
     steps = (step,) if step is not None else ()
     return replace(
         snapshot,
-        ranks=tuple(replace(view, waits=times.get(view.rank)) for view in snapshot.ranks),
+        ranks=tuple(structs.replace(view, waits=times.get(view.rank)) for view in snapshot.ranks),
         waits=step,
         wait_window=window,
         not_attributed=_why(step.collectives) if step is not None and window is None else not_attributed,
@@ -355,7 +357,7 @@ def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
     infos = [view.info for view in ranks if view.info is not None and view.last is not None]
     here = {rank for info in infos if info.backend for rank in _of_its_node(info)}
     return tuple(
-        replace(view, without_agent=True) if view.info is None and view.rank in here else view
+        structs.replace(view, without_agent=True) if view.info is None and view.rank in here else view
         for view in ranks
     )
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.steady import SteadyFindings, SteadyLine
@@ -50,7 +51,7 @@ def test_the_vaguer_the_first_answer_the_longer_it_has_to_hold(line, seconds):
 
 def test_the_watch_begins_with_the_first_step():
     line, later = SteadyLine(), replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 600 * S)
-    empty = replace(SNAPSHOT, ranks=tuple(replace(view, last=None) for view in SNAPSHOT.ranks))
+    empty = replace(SNAPSHOT, ranks=tuple(structs.replace(view, last=None) for view in SNAPSHOT.ranks))
     assert line.take(empty, None) is None
     assert line.take(later, None).words == "measuring, 0 s"
 

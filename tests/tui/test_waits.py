@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.who_is_late import who_is_late
@@ -57,7 +58,7 @@ async def test_waiting_that_is_not_attributed_is_unknown_and_not_zero():
         (WaitTimes(0, 20 * MS, 0, 0, 4 * MS, 0), False, "0.00"),
     ):
         job.say(info(0, exact=exact))
-        view = replace(job.tick().ranks[0], waits=waits)
+        view = structs.replace(job.tick().ranks[0], waits=waits)
         assert text_of(cell(view, scales, 9)) == figure
 
 

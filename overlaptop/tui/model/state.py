@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
+
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
@@ -176,7 +178,9 @@ class ViewState:
         step, behind_ns = lanes.detail.step, selected.measured.start_ns - lanes.detail.start_ns
         if step == self.snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
             return None
-        found = tuple(replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(ranks, step))
+        found = tuple(
+            structs.replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(ranks, step)
+        )
         return found if total(found, 0).measured_step == step else None
 
     @property
@@ -357,6 +361,6 @@ def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
     """Remove all waits if no collective of several ranks has a breakdown."""
     if snapshot.waits is None or snapshot.wait_window is not None or snapshot.not_attributed == NOT_YET:
         return snapshot
-    ranks = tuple(replace(view, waits=None, mean_waits=None) for view in snapshot.ranks)
+    ranks = tuple(structs.replace(view, waits=None, mean_waits=None) for view in snapshot.ranks)
     waits = replace(snapshot.waits, times={})
     return replace(snapshot, ranks=ranks, totals=replace(snapshot.totals, waits=None), waits=waits)
