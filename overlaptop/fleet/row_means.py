@@ -46,7 +46,7 @@ def _with_mean(steps: WindowSteps, step_waits: Sequence[StepWaits]) -> RankView:
     assert newest is not None, "only ranks with a step are in a window"
     columns = zip(*map(_FIGURES, steps.measured), strict=True)
     figures = dict(zip(_NAMES, map(mean_of_known, columns), strict=False))
-    step_ns = mean_of_known(step.step_ns for step in steps.all) or newest.step_ns
+    step_ns = mean_of_known(steps.lengths_ns) or newest.step_ns
     mean = structs.replace(newest, step_ns=step_ns, **figures)
     waits = [found for each in step_waits if (found := each.times.get(view.rank)) is not None]
     return structs.replace(view, mean=mean, mean_waits=_share_of(mean, waits))

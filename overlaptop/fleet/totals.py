@@ -69,7 +69,7 @@ def total(
     leads_ns = [lead_ns for each in sums if (lead_ns := mean_of_known(each.launch_lead)) is not None]
     return Totals(
         step=newest_step,
-        step_ns=mean_of_known([step.step_ns for each in steps for step in each.all]),
+        step_ns=mean_of_known(list(chain.from_iterable(each.lengths_ns for each in steps))),
         overlap=ratios.overlap(sum(all_ns("hidden")), comm_ns),
         exposed_ns=mean_of_known(all_ns("exposed")),
         fused_ns=mean_of_known(all_ns("fused")),
@@ -137,7 +137,7 @@ def _window(
     return [
         WindowSteps(
             view,
-            [undisturbed[view.rank]] if view.rank in undisturbed else [],
+            [undisturbed[view.rank].step_ns] if view.rank in undisturbed else [],
             [view.measured] if view.measured is not None else [],
         )
         for view in counted

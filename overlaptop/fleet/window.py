@@ -49,10 +49,10 @@ class WindowSteps(NamedTuple):
     """A rank's steps of a window, oldest first."""
 
     view: RankView
-    all: Sequence[StepTotals]
-    """Steps that no command disturbed and without a stall."""
+    lengths_ns: Sequence[int]
+    """Of the steps that no command disturbed and without a stall."""
     measured: Sequence[StepTotals]
-    """Those of `all` with lane totals, up to the step of the rank's row; if there are none, that step. If
+    """Those steps with lane totals, up to the step of the rank's row; if there are none, that step. If
     ranks have measured some common steps, only those: all ranks' figures then cover the same time.
     """
     cut: bool = False
@@ -82,7 +82,7 @@ def _shared(found: list[WindowSteps]) -> list[WindowSteps]:
 def _last_of(steps: WindowSteps) -> WindowSteps:
     """Keep the last steps. Window.STEPS is cut if fewer steps than it needs are known."""
     return steps._replace(
-        all=steps.all[-LAST_STEPS:],
+        lengths_ns=steps.lengths_ns[-LAST_STEPS:],
         measured=steps.measured[-LAST_STEPS:],
         cut=steps.cut and len(steps.measured) < LAST_STEPS,
     )
@@ -108,13 +108,14 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
     limit_ns, known = longest_going_ns(lengths_ns), len(steps)
     if lengths_ns and max(lengths_ns) > limit_ns:
         steps = [step for step in steps if step.step_ns <= limit_ns]
+        lengths_ns = list(map(_LENGTH, steps))
     paused_steps = known - len(steps)
 
     upto = view.measured.step if view.measured is not None else -1
     measured = [step for step in steps if step.comm_ns is not None and step.step <= upto]
     if not measured and view.measured is not None:
         measured = [view.measured]
-    return WindowSteps(view, steps, measured, cut, paused_steps)
+    return WindowSteps(view, lengths_ns, measured, cut, paused_steps)
 
 
 def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
