@@ -3,6 +3,8 @@
 Empty columns are left out: a job on CPUs has no links, and its idle time is not measured.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -43,8 +45,10 @@ _MEAN, _BAR_LEAST = " mean", 16
 class Scales:
     """The common scales of all rows, also of filtered ones: a filter must not change them."""
 
-    def __init__(self, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> None:
-        """``bar_before_ns``: the bars' present full width, which stays while rows fill most of it."""
+    def __init__(self, state: ViewState, *, textured: bool, before: Scales | None = None) -> None:
+        """``before``: the present ones. The bars' full width stays while rows fill most of it, and the
+        histories until one has a new column.
+        """
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.row.step_ns for view in running if view.row is not None]
@@ -53,14 +57,23 @@ class Scales:
         if state.moving and state.past_step is None:
             usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
-        self.bar_ns = history.bar_top_ns(max(bars_ns, default=0), bar_before_ns)
+        self.bar_ns: int = history.bar_top_ns(
+            max(bars_ns, default=0), before.bar_ns if before is not None else 0
+        )
         """Full width of the bars, a round figure; 0 before the first step."""
         self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
         self.a_column = history.steps_a_column(typical_ns, moving=state.moving)
         """Steps per column of the history."""
-        self.slowest_ns = {
-            view.rank: _slowest(view, _HISTORY_COLUMNS, self.a_column) for view in ranks[:_SCALED_RANKS]
-        }
+        scaled = [view for view in ranks[:_SCALED_RANKS] if view.history]
+        newest = [
+            (view.rank, view.history[-1].step // self.a_column, view.stale or view.ended) for view in scaled
+        ]
+        self.newest_columns = self.a_column, newest
+        if before is not None and before.newest_columns == self.newest_columns:
+            slowest_ns = before.slowest_ns
+        else:
+            slowest_ns = {view.rank: _slowest(view, _HISTORY_COLUMNS, self.a_column) for view in scaled}
+        self.slowest_ns: dict[int, list[float | None]] = slowest_ns
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.textured, self.marked_step = textured, state.marked_step

@@ -43,8 +43,8 @@ class RankTable(JobView):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self._first = 0
-        self._bar_ns = 0
-        """The bars' full width at the last drawing."""
+        self._scales: Scales | None = None
+        """Of the last drawing."""
         self._made: _Folded | None = None
         self._marks = range(0)
         """The shown lines of marks."""
@@ -102,8 +102,7 @@ class RankTable(JobView):
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
-        scales = Scales(state, textured=self.look.textured, bar_before_ns=self._bar_ns)
-        self._bar_ns = scales.bar_ns
+        self._scales = scales = Scales(state, textured=self.look.textured, before=self._scales)
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:
