@@ -22,6 +22,7 @@ def run(session: Session, options: TuiOptions | None = None, ending_signals: Col
     from overlaptop.tui.terminal_driver import TerminalDriver
 
     gc.freeze()
+    gc.set_threshold(10_000)  # a drawing makes thousands of objects, and leaves few
     gc.enable()
 
     app = OverlaptopApp(session, options)
