@@ -101,7 +101,8 @@ def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
     at_a = at_b = 0
     while at_a < len(a) and at_b < len(b):
         (start_a, end_a), (start_b, end_b) = a[at_a], b[at_b]
-        start, end = max(start_a, start_b), min(end_a, end_b)
+        start = start_a if start_a > start_b else start_b  # max() and min() would take half of the time
+        end = end_a if end_a < end_b else end_b
         if start < end:
             shared.append((start, end))
         if end_a < end_b:
@@ -114,7 +115,9 @@ def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
 def difference(a: Spans, b: Spans) -> Spans:
     if len(a) == 0 or len(b) == 0:
         return a.copy()
-    around_b = _side_by_side(np.append(_TIME_MIN, b[:, 1]), np.append(b[:, 0], _TIME_MAX))
+    around_b = np.empty((len(b) + 1, 2), dtype=np.int64)
+    around_b[0, 0], around_b[-1, 1] = _TIME_MIN, _TIME_MAX
+    around_b[1:, 0], around_b[:-1, 1] = b[:, 1], b[:, 0]
     return intersection(a, around_b)
 
 
