@@ -118,14 +118,13 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     if options.mode == "host-staged" and not is_one_host(place.world_size):
         raise OptionsError("--mode host-staged: all ranks must run on one host")
     work = Work(options, place)
-    report = job.Report(place, "figure", options.results)
+    report = job.Report(options, place, "figure")
     with trace(options.trace, place.rank) as trace_step:
-        for _ in job.step_numbers(options, place):
+        for _ in report.steps():
             report.add(work.step())
             trace_step()
             mark_step()  # there is no optimizer that shows where a step ends
     work.close()
-    report.close()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         cap_mb = 0.0 if options.mode == "per-parameter" else options.bucket_cap_mb
         reducer = Reducer(model, cap_mb, overlaps=options.mode != "after-backward")
     batches = gpt.Batches(options, place)
-    report = job.Report(place, "loss", options.results)
+    report = job.Report(options, place)
     accumulation = knob(
         "accumulation",
         int(options.accumulation),
@@ -183,12 +183,11 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         changes_work=True,
     )
 
-    for _ in job.step_numbers(options, place, lambda: accumulation.value):
+    for _ in report.steps(lambda: accumulation.value):
         loss = train_on(model, reducer, batches, accumulation.value)
         optimizer.step()
         optimizer.zero_grad(set_to_none=reducer is None)
         report.add(loss)
-    report.close()
 
 
 if __name__ == "__main__":

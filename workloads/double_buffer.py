@@ -89,9 +89,9 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     filling, reduced = (Bucket(list(model.parameters())) for _ in range(2))
     reducing: dist.Work | None = None
     loader = Loader(options, place, ahead=options.mode == "double-buffered")
-    report = job.Report(place, "loss", options.results)
+    report = job.Report(options, place)
 
-    for _ in job.step_numbers(options, place):
+    for _ in report.steps():
         filling.attach()
         filling.flat.zero_()
         loss = model(loader.next()).float().square().mean()
@@ -108,7 +108,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     if reducing is not None:
         reducing.wait()
     loader.close()
-    report.close()
 
 
 if __name__ == "__main__":

@@ -150,8 +150,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     drawn = chances(ranks, options.skew)
     if place.rank == 0:
         print(f"an expert gets up to {drawn.max().item() * ranks:.2f} times the mean", flush=True)
-    report = job.Report(place, "loss", options.results)
-    for _ in job.step_numbers(options, place):
+    report = job.Report(options, place)
+    for _ in report.steps():
         made = rows
         for layer in layers:
             experts = drawn.multinomial(options.tokens, replacement=True, generator=random)
@@ -166,7 +166,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         optimizer.zero_grad()
         report.add(loss)
         mark_step()
-    report.close()
 
 
 if __name__ == "__main__":

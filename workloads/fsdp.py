@@ -118,15 +118,14 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         GatherLimit(model, options.limit_gathers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     batches = gpt.Batches(options, place)
-    report = job.Report(place, "loss", options.results)
+    report = job.Report(options, place)
 
-    for _ in job.step_numbers(options, place):
+    for _ in report.steps():
         loss = model(batches.next())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         report.add(loss)
-    report.close()
 
 
 def forget_group() -> None:

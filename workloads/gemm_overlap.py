@@ -217,8 +217,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     faults = {name: fault for name, fault in found.items() if isinstance(fault, str)}
     times: dict[str, Times] = {}
     turn = WARM_UP + options.iters
-    report = job.Report(place, "figure", options.results)
-    for step in job.step_numbers(options, place):
+    report = job.Report(options, place, "figure")
+    for step in report.steps():
         number, at = divmod(step, turn)
         name = list(can_run)[number % len(can_run)]
         clock = Clock(place.device)
@@ -234,7 +234,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         times[name].append(clock.lengths_s())
         if place.rank == 0 and at == turn - 1 and name == list(can_run)[-1]:
             print(table({**times, **faults}, work.tflop), flush=True)
-    report.close()
     if "transformer-engine" in can_run:
         user_buffers.free(user_buffers.torch_layers())
 

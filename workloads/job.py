@@ -192,17 +192,29 @@ class Report:
     Figures stay on the device until a line is due, so that printing does not synchronise each step.
 
     Args:
-        figure: name of the job's figure, for the line: ``loss``.
-        path: file for each step's figure, one per line, with all digits; None: no file.
+        options: as in `step_numbers`; ``results``: file for each step's figure, one per line, with all
+            digits; None: no file.
+        place: this process's place in the job.
+        figure: name of the job's figure, for the line.
     """
 
-    def __init__(self, place: Place, figure: str, path: Path | None) -> None:
+    def __init__(self, options: argparse.Namespace, place: Place, figure: str = "loss") -> None:
+        self._options, self._place = options, place
         self._prints = place.rank == 0
         self._figure = figure
+        path: Path | None = options.results
         self._file = path.open("w", encoding="utf-8") if path and self._prints else None
         self._waiting: list[torch.Tensor] = []
         self._steps = 0
         self._since_s = time.monotonic()
+
+    def steps(self, batches: Callable[[], int] = lambda: 1) -> Iterator[int]:
+        """Yield as `step_numbers` does. After the last step, report the remaining figures."""
+        yield from step_numbers(self._options, self._place, batches)
+        if self._waiting:
+            self._print()
+        if self._file:
+            self._file.close()
 
     def add(self, figure: torch.Tensor) -> None:
         if not self._prints:
@@ -210,12 +222,6 @@ class Report:
         self._waiting.append(figure.detach())
         if time.monotonic() - self._since_s >= REPORT_EVERY_S:
             self._print()
-
-    def close(self) -> None:
-        if self._waiting:
-            self._print()
-        if self._file:
-            self._file.close()
 
     def _print(self) -> None:
         figures = torch.stack(self._waiting).double().tolist()

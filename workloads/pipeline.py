@@ -266,8 +266,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         bubble(options.mode, place.world_size, options.microbatches),
         time_alone(mine, options, place),
     )
-    report = job.Report(place, "loss", options.results)
-    for number in job.step_numbers(options, place):
+    report = job.Report(options, place)
+    for number in report.steps():
         losses = step(batch, target)
         optimizer.step()
         optimizer.zero_grad()
@@ -276,7 +276,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         report.add(loss)
         meter.step(last=number + 1 == options.steps)
         mark_step()
-    report.close()
 
 
 if __name__ == "__main__":

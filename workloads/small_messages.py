@@ -93,11 +93,10 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     n = options.matrix
     matrix = (torch.randn(n, n, generator=random) / n**0.5).to(place.device, job.DTYPES[options.dtype])
     messages = Messages(options, place)
-    report = job.Report(place, "figure", options.results)
-    for _ in job.step_numbers(options, place):
+    report = job.Report(options, place, "figure")
+    for _ in report.steps():
         report.add(step(messages, matrix, options.messages, options.wait))
         mark_step()
-    report.close()
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         model = DistributedDataParallel(model, process_group=alike)
     norms = [each for each in model.parameters() if getattr(each, "sequence_parallel", False)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    report = job.Report(place, "loss", options.results)
-    for _ in job.step_numbers(options, place):
+    report = job.Report(options, place)
+    for _ in report.steps():
         with te.autocast(enabled=options.fp8, amax_reduction_group=group):
             loss = model(tokens).float().square().mean()
         loss.backward()
@@ -74,7 +74,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         tokens.grad = None
         report.add(loss)
         mark_step()
-    report.close()
     if options.overlap:
         user_buffers.free(te)
 

@@ -216,8 +216,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     batches = first_tokens(options, place, group)
     tokens = next(batches)
-    report = job.Report(place, "figure" if options.decode else "loss", options.results)
-    for step in job.step_numbers(options, place):
+    report = job.Report(options, place, "figure" if options.decode else "loss")
+    for step in report.steps():
         with torch.set_grad_enabled(not options.decode):
             made = forward(layers, tokens, way, halves)
             loss = made.float().square().mean()
@@ -236,7 +236,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         mark_step()
     if replicas is not None:
         replicas.close()
-    report.close()
 
 
 if __name__ == "__main__":

@@ -157,10 +157,10 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     model = gpt.build(options, place)
     zero = Zero(model, options, place)
     batches = gpt.Batches(options, place)
-    report = job.Report(place, "loss", options.results)
+    report = job.Report(options, place)
     if place.device.type == "cpu" and place.rank == 0:
         print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
-    for number in job.step_numbers(options, place):
+    for number in report.steps():
         mark_step()  # by hand: there are as many optimizers as buckets. A gather then lies within one step
         if number:
             zero.gather()
@@ -170,7 +170,6 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         report.add(loss)
     zero.gather()
     zero.close()
-    report.close()
 
 
 def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
@@ -193,14 +192,13 @@ def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
     }
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     batches = gpt.Batches(options, place)
-    report = job.Report(place, "loss", options.results)
-    for _ in job.step_numbers(options, place):
+    report = job.Report(options, place)
+    for _ in report.steps():
         loss = engine(batches.next())
         engine.backward(loss)
         engine.step()
         report.add(loss)
         mark_step()
-    report.close()
 
 
 if __name__ == "__main__":
