@@ -9,7 +9,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from overlaptop.jobs.folder import JobFolderError
@@ -51,14 +51,10 @@ class Relay:
         *,
         version: str,
         readonly: bool = False,
-        silence_s: float = SILENCE_S,
-        list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
     ) -> None:
         """``readonly``: use the hubs' sockets that accept no commands."""
         self._reads, self._writes = reads, writes
         self._version, self._readonly = version, readonly
-        self._silence_s = silence_s
-        self._list_jobs = list_jobs
         self._reader = FrameReader()
         self._unsent = bytearray(MAGIC)
         self._hub: socket.socket | None = None
@@ -81,8 +77,8 @@ class Relay:
 
     def _round(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._received_s > self._silence_s:
-            raise _ClientGoneError(f"nothing came from the client for {self._silence_s:.0f} s")
+        if now_s - self._received_s > SILENCE_S:
+            raise _ClientGoneError(f"nothing came from the client for {SILENCE_S:.0f} s")
         if now_s >= self._list_due_s and not self._unsent:
             self._list_due_s = now_s + _LIST_S
             self._list(now_s)
@@ -150,7 +146,7 @@ class Relay:
         records: Sequence[JobRecord] = ()
         note = ""
         try:
-            records = self._list_jobs()
+            records = list_jobs()
         except (JobFolderError, OSError) as error:
             note = str(error)
         if len(records) > MAX_JOBS:
@@ -170,7 +166,7 @@ class Relay:
         if self._record is not None and self._record.job != self._wanted.job:
             self._record = None
         with suppress(JobFolderError, OSError):  # the hub is ending, or its folder has gone
-            found = next((each for each in self._list_jobs() if each.job == self._wanted.job), None)
+            found = next((each for each in list_jobs() if each.job == self._wanted.job), None)
             if found is not None:
                 self._record = found
                 self._hub = self._connected(found)

@@ -11,7 +11,6 @@ import pwd
 import socket
 import time
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
@@ -45,14 +44,13 @@ RESTORE = "restore"
 
 TRIAL = "trial"
 """All ranks change something for ``steps`` steps from the same step on, and then undo it by themselves.
-
-With a knob, they try this ``value`` of it. Without one, one ``rank`` delays each of these steps by
-``delay_ns`` at a ``place``. The other ranks only agree on the steps."""
+They try a ``value`` of a knob. Without a knob, one ``rank`` delays each step by ``delay_ns`` at a
+``place``."""
 
 HOST, GPU = 0, 1
 """Places of a delay. HOST: the training thread sleeps when the step begins.
 GPU: a kernel spins on its current stream."""
-PLACES: Mapping[int, str] = MappingProxyType({HOST: "host", GPU: "gpu"})
+PLACES: Mapping[int, str] = {HOST: "host", GPU: "gpu"}
 MAX_TRIAL_STEPS = 1_000
 MAX_DELAY_NS = 10_000_000_000
 MAX_DELAYS_NS = 60_000_000_000
@@ -60,28 +58,23 @@ MAX_DELAYS_NS = 60_000_000_000
 
 _SETTING = range(LEAST_VALUE, MOST_VALUE + 1)
 _TRIAL_STEPS = range(1, MAX_TRIAL_STEPS + 1)
-COMMANDS: Mapping[str, Mapping[str, range]] = MappingProxyType(
-    {
-        CAPTURE: MappingProxyType({"steps": range(1, 101)}),
-        SET: MappingProxyType({"value": _SETTING}),
-        RESTORE: MappingProxyType({}),
-        TRIAL: MappingProxyType({"value": _SETTING, "steps": _TRIAL_STEPS}),
-    }
-)
+COMMANDS: Mapping[str, Mapping[str, range]] = {
+    CAPTURE: {"steps": range(1, 101)},
+    SET: {"value": _SETTING},
+    RESTORE: {},
+    TRIAL: {"value": _SETTING, "steps": _TRIAL_STEPS},
+}
 """Arguments of each command, all required, and their bounds."""
-DELAY_ARGUMENTS: Mapping[str, range] = MappingProxyType(
-    {
-        "rank": range(MAX_RANKS),
-        "delay_ns": range(1, MAX_DELAY_NS + 1),
-        "place": range(len(PLACES)),
-        "steps": _TRIAL_STEPS,
-    }
-)
+DELAY_ARGUMENTS: Mapping[str, range] = {
+    "rank": range(MAX_RANKS),
+    "delay_ns": range(1, MAX_DELAY_NS + 1),
+    "place": range(len(PLACES)),
+    "steps": _TRIAL_STEPS,
+}
 """Arguments of a trial without a knob, and their bounds."""
 
 CHANGES = (SET, RESTORE)
-"""Commands that change a knob permanently. Each job has its own knobs: a Knob has the bounds of its values,
-and each rank with the knob checks them."""
+"""Commands that change a knob permanently. Each rank with the knob checks its bounds."""
 ABOUT_KNOBS = (*CHANGES, TRIAL)
 """Commands that can name a knob. Those in CHANGES must."""
 
@@ -104,7 +97,6 @@ class Command(Message, frozen=True, tag=10):
     """One of COMMANDS."""
     arguments: Annotated[tuple[Argument, ...], Meta(max_length=MAX_ARGUMENTS)]
     by: Author
-    """The sender's own description: ``user@host, pid 123``."""
     at_ns: UnixNs
     """Unix time when the hub received it. Until then, the time when it was made."""
     knob: Text = ""
@@ -232,8 +224,8 @@ class CommandOutcome(Message, frozen=True, tag=20):
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
     """Return a new command from this process's user. Raises ValueError with one line if it is not allowed.
 
-    ``knob``: as in Command. The id begins with the UTC time. It names the command in all nodes' hubs, in
-    the job's store and in the files that the command writes.
+    The id begins with the UTC time. It names the command in all nodes' hubs, in the job's store and in the
+    files that the command writes.
     """
     now_ns = time.time_ns()
     command = Command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
@@ -24,9 +23,7 @@ KnobName = Annotated[str, Meta(pattern=_NAME)]
 
 BUCKET_CAP_MB = "bucket_cap_mb"
 """DistributedDataParallel's bucket size, in MiB like torch."""
-PREFETCH: Mapping[str, str] = MappingProxyType(
-    {"forward": "prefetch_forward", "backward": "prefetch_backward"}
-)
+PREFETCH: Mapping[str, str] = {"forward": "prefetch_forward", "backward": "prefetch_backward"}
 """FSDP2's prefetch depth, by pass."""
 TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
 """Knobs of torch itself. No script can declare one with the same name."""

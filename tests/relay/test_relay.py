@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from overlaptop import __version__
 from overlaptop.jobs.record import JobRecord, read_job
+from overlaptop.relay import relay as relay_module
 from overlaptop.relay.relay import Relay
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.joining import Watch
@@ -103,8 +104,9 @@ def test_output_is_frames_only_and_ends_with_the_input(hubs, make_process):
     assert process.process.stderr.read() == b""
 
 
-def test_without_a_word_from_the_client_it_ends(make_relay):
-    relay = make_relay(silence_s=0.5)
+def test_without_a_word_from_the_client_it_ends(make_relay, monkeypatch):
+    monkeypatch.setattr(relay_module, "SILENCE_S", 0.5)
+    relay = make_relay()
     client = relay.client
     began_s = time.monotonic()
     client.until(lambda: time.monotonic() - began_s > 1.5)
