@@ -327,8 +327,7 @@ class RankStalled(Message, frozen=True, tag=42):
     """False if steps go on. With a stack, the rank has made no step yet; without, nothing else is set."""
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
-    """Python stack of the training thread, innermost first: ``train.py:88 load_batch``. A function of
-    torch.distributed that the innermost line calls is named, too."""
+    """Of the training thread, innermost first, with calls of torch.distributed: ``train.py:88 load``."""
     since_ns: UnixNs | None = None
     """Unix time when the script began, if the rank has made no step yet."""
 

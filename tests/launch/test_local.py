@@ -109,6 +109,8 @@ def test_options_that_the_workload_refuses_are_not_started(name, options, fault)
             2,
             "--workload: there is no workload and no script called 'nonesuch'",
         ),
+        ("faults --workload faults", 2, "--workload: faults runs any workload but itself"),
+        ("faults --workload 'ddp --nonesuch'", 2, "--workload: unrecognized arguments: --nonesuch"),
         ("faults --workload 'pipeline --layers 5'", 2, "--workload: --layers: must be a multiple of 2"),
         ("faults --late-rank 9", 2, "--late-rank: must be below 2, the number of ranks"),
         ("faults", 1, "--late-rank: must be below 1, the number of ranks"),

@@ -224,50 +224,35 @@ def test_sockets_are_closed_to_others_even_in_an_open_directory(job, socket_dir)
 MARK = "the stranger's was run"
 
 
-def plant(base, mark, *, mode=0o777, ours=False, link=False):
-    """A socket directory of the stranger's, with a job whose interpreter and folders are theirs.
-
-    It is at `base`, or where their link at `base` leads. ``ours``: it is given to the job's user, whose uid
-    ends the name of `base`.
+def plant(base, mark, *, mode=0o777, ours=False):
+    """A socket directory of the stranger's, with a job whose interpreter and folders are theirs. ``ours``:
+    it is given to the job's user, whose uid ends its name.
     """
-    directory = base.with_name("elsewhere") if link else base
 
     def make():
         os.umask(0)
-        folder_of_job = directory / KEY
-        folder_of_job.mkdir(parents=True)
-        script = directory / "python"
+        (base / KEY).mkdir(parents=True)
+        script = base / "python"
         script.write_text(f"#!/bin/sh\necho {MARK!r} >>{mark}\n")
         script.chmod(0o777)
-        (directory / "overlaptop").mkdir()
+        (base / "overlaptop").mkdir()
         for name in ("overlaptop/__init__.py", "sitecustomize.py", "msgpack.py"):
-            (directory / name).write_text(f"open({str(mark)!r}, 'a').write({MARK!r})\n")
-        values = asdict(record(KEY, python=str(script), import_path=(str(directory),)))
+            (base / name).write_text(f"open({str(mark)!r}, 'a').write({MARK!r})\n")
+        values = asdict(record(KEY, python=str(script), import_path=(str(base),)))
         # As the hub writes it: one value a line.
-        (folder_of_job / "job.json").write_text(json.dumps(values, indent=1) + "\n")
-        for folder in (folder_of_job, directory):
+        (base / KEY / "job.json").write_text(json.dumps(values, indent=1) + "\n")
+        for folder in (base / KEY, base):
             folder.chmod(mode)
-        if link:
-            base.symlink_to(directory)
 
     assert as_stranger(make) is None
     if ours:
         uid = int(base.name.rpartition("-")[2])
-        for folder in (directory, directory / KEY):
+        for folder in (base, base / KEY):
             os.chown(folder, uid, uid)
-
-
-def link_to_nothing(base, mark):
-    """What is made through it would be made where the stranger can get in."""
-    assert as_stranger(lambda: base.symlink_to(base.with_name("to be made"))) is None
 
 
 PLANTED = {
     "theirs": (partial(plant, mode=0o700), rf"belongs to uid {STRANGER}, not to you"),
-    "a link to theirs": (partial(plant, link=True), r"is a symbolic link"),
-    # A private directory of the user's own that is meant for something else.
-    "a link to ours": (partial(plant, link=True, ours=True, mode=0o700), r"is a symbolic link"),
-    "a link to nothing": (link_to_nothing, r"is a symbolic link"),
     "ours but open": (
         partial(plant, ours=True),
         r"has mode drwxrwxrwx, others can get in|has mode 0777, not 0700",
@@ -306,7 +291,6 @@ def test_nothing_of_what_was_planted_is_run_or_listed(make, why, uid, shared_tmp
         with pytest.raises(JobFolderError, match=why):
             hub_command("job-9", "train.py", 1, os.getpid(), "/w")
     assert mark.read_text() == ""
-    assert not base.with_name("to be made").exists()
 
 
 @pytest.mark.parametrize("python", ["", sys.executable], ids=["the one on the PATH", "named"])

@@ -87,25 +87,11 @@ def test_fault_takes_its_share_of_steps_that_the_job_marks(run_warm, tmp_path):
 
 
 # What else is refused: tests/launch/test_local.py.
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ("faults --workload faults", "faults runs any workload but itself"),
-        ("faults --workload 'ddp --nonesuch'", "unrecognized arguments: --nonesuch"),
-        (
-            "faults --late-rank 0 --workload 'pipeline --mode gpipe'",
-            "--workload: a pipeline needs two ranks",
-        ),
-        ("gemm_overlap --method flux", "--method flux: "),
-    ],
-)
-def test_what_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path, words, why):
-    name, *options = shlex.split(words)
-    done = run_warm(find(name).path, [*options, "--device", "cpu"], tmp_path, 0)
+def test_what_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path):
+    options = ["--late-rank", "0", "--workload", "pipeline --mode gpipe", "--device", "cpu"]
+    done = run_warm(find("faults").path, options, tmp_path, 0)
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{name}.py: error: ")
-    assert why in line
+    assert done.stderr == "faults.py: error: --workload: a pipeline needs two ranks\n"
 
 
 @pytest.mark.parametrize("slower_from", [None, 10, 100])
