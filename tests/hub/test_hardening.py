@@ -82,7 +82,7 @@ def test_a_dashboard_s_queue_is_thinned_and_counted_for_it_alone(hubs, make_rank
     record = hubs.start()
     rank, healthy = make_rank().greet(), make_viewer()
     healthy.receive(RankInfo)
-    in_all, at_once = 20_000, 500
+    in_all, at_once = 8_000, 500
     join, window_bytes = encode(Join(PROTOCOL_VERSION, ())), 1 << 14
     with zmq.Context() as context, context.socket(zmq.DEALER) as slow:
         slow.linger, slow.rcvtimeo = 0, 20_000

@@ -127,7 +127,7 @@ def test_what_no_client_sends_ends_it(make_relay, data):
     assert relay.why.startswith("what came from the client is not understood: ")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=200)
     | st.lists(messages, max_size=6).map(lambda said: b"".join(frame(encode(each)) for each in said))

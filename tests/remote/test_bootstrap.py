@@ -43,6 +43,7 @@ def no_overlaptop(tmp_path, monkeypatch):
     """Whatever this machine's python3 could import."""
     python3 = executable(tmp_path / "first on the PATH" / "python3", "exit 1")
     monkeypatch.setenv("PATH", f"{python3.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def has_kept_its_head(client):
         assert len(view.details) <= RECENT_DETAILS
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(messages, passed_s), max_size=12))
 def test_any_messages_of_a_relay_in_any_order(said):
     client = begun()
@@ -90,7 +90,7 @@ def test_any_messages_of_a_relay_in_any_order(said):
     has_kept_its_head(client)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(of_this_job() | messages, passed_s), max_size=12))
 def test_any_messages_of_a_hub_in_any_order(said):
     client = begun()
@@ -99,7 +99,7 @@ def test_any_messages_of_a_hub_in_any_order(said):
     has_kept_its_head(client)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(of_this_job(), st.integers(0, 24), plain), min_size=1, max_size=6))
 def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
     client = begun()
