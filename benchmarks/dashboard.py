@@ -53,8 +53,7 @@ NODE_RANKS = 8
 SETTLE_S, RANKS_SETTLED_A_S = 3.0, 256
 """After the first paint: late imports and the history belong to the start, and longer with more ranks."""
 LINE_CHUNK_BYTES = 4096
-LINE_HOLDS_CHUNKS = 16
-"""64 KiB, as ssh and TCP hold some."""
+LINE_HOLDS_CHUNKS = 16  # 64 KiB, as ssh and TCP hold some
 
 
 def greeting(rank: int, ranks: int) -> RankInfo:
@@ -98,10 +97,8 @@ def messages(rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool 
         for at, span in enumerate(comm)
     )
     flat = tuple(chain(*comm))
-    return [
-        totals,
-        StepDetail(rank, step, start_ns, step_ns, (), (0, compute_ns), flat, (), (), collectives),
-    ]
+    timeline = StepDetail(rank, step, start_ns, step_ns, (), (0, compute_ns), flat, (), (), collectives)
+    return [totals, timeline]
 
 
 class Rank:
@@ -136,9 +133,7 @@ class Rank:
 
 
 def play(ranks: int, hubs: int, step_ns: int, ready: Path, *, gather: bool) -> None:
-    """Start the hubs, write the time to ``ready`` once all ranks are connected, and send what they would,
-    until this process ends.
-    """
+    """Start the hubs, write the time to ``ready`` once all ranks are connected, and send steps for ever."""
     lines = []
     root = "127.0.0.1", 0
     os.environ[VARIABLE] = secrets.token_hex(32)
@@ -201,8 +196,7 @@ def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
             try:
                 while chunk := (item := held.get())[1]:
                     time.sleep(max(0.0, item[0] - time.monotonic()) + len(chunk) / bytes_per_s)
-                    os.write(sink, chunk)
-                    total_bytes += len(chunk)
+                    total_bytes += os.write(sink, chunk)
                     if counts:
                         counted.write_text(str(total_bytes))
                 os.close(sink)
@@ -297,7 +291,7 @@ def measure_stream(
 ) -> None:
     """Print how late records come, and how many bytes a line carried for them."""
     late_s: list[float] = []
-    split = steps = 0
+    split = 0
     with running([*OVERLAPTOP, "--json", "--detail", *where], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         from_s, from_bytes = 0.0, 0
@@ -306,16 +300,14 @@ def measure_stream(
             if record["type"] != "step":
                 continue
             now_s = time.monotonic()
-            if not from_s:
-                from_s = now_s
+            from_s = from_s or now_s
             if now_s - from_s > SETTLE_S:
                 from_bytes = from_bytes or bytes_of(counted)
                 late_s.append((time.time_ns() - began_ns - (record["step"] + 1) * step_ns) / 1e9)
-                steps += 1
                 split += record["wait_ns"] is not None
             if now_s - from_s > SETTLE_S + seconds:
                 break
-    print(f"steps          {steps / seconds:.0f} a second, {split / seconds:.0f} of them with waits")
+    print(f"steps          {len(late_s) / seconds:.0f} a second, {split / seconds:.0f} of them with waits")
     if late_s:
         print(f"a step is      {spread(late_s)} s old when its record is written")
     if from_bytes:

@@ -41,31 +41,21 @@ def job_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """A process in a session of its own; `options` are those of Popen."""
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent, **options
-    )
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it has started in its session."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signum)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-            break
-
-
 @contextmanager
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process as of `start`, which ends with the block."""
-    process = start(command, **options)
+    """A process in a session of its own, which ends with the block; `options` are those of Popen."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent, **options
+    )
     try:
         yield process
     finally:
-        end(process)
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signum)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+                break
 
 
 def why_it_failed(stderr: str) -> str:

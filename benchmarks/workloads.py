@@ -74,10 +74,8 @@ def modes(workload: str, *words: str) -> list[Run]:
 
 
 RUNS = (
-    *modes(
-        "ddp",
-        *(f"--mode {each}" for each in ("after-backward", "bucketed", "bucketed-hooks", "per-parameter")),
-    ),
+    *modes("ddp", "--mode after-backward", "--mode bucketed", "--mode bucketed-hooks"),
+    *modes("ddp", "--mode per-parameter"),
     Run("ddp", "--mode bucketed --accumulation 4", "four batches a step", same_work=False),
     *modes("fsdp", "--limit-gathers 1", "--limit-gathers 2", ""),
     *modes("fsdp", *(f"--prefetch-forward {each} --prefetch-backward {each}" for each in (1, 2))),

@@ -97,7 +97,8 @@ def test_long_log_is_cut_to_its_end_and_grows_on(tmp_path, monkeypatch):
 
 
 def test_a_benchmarks_job_ends_with_the_benchmark():
-    program = "import torchrun; torchrun.start(['sh', '-c', 'echo runs; exec sleep 600']).wait()"
+    job = "torchrun.running(['sh', '-c', 'echo runs; exec sleep 600'])"
+    program = f"import torchrun\nwith {job} as process: process.wait()"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "benchmarks")}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as benchmark:
