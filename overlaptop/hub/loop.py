@@ -215,7 +215,8 @@ class Hub:
         """Bind the root's port or connect to it, once. Answer all ranks."""
         if self._gathered is None or self._gathered.refusal:
             try:
-                place = GatherRoot(message.host, message.port) if message.is_root else self._link(message)
+                at = message.host, message.port
+                place = GatherRoot(*at) if message.is_root else RootLink(*at, self._folder)
             except GatherError as refusal:
                 self._gathered = Gathered("", 0, str(refusal))
             else:
@@ -231,9 +232,6 @@ class Hub:
                 self._record_due_s = self._now_s
             log_line(self._gathered.refusal or f"gathering: {self._gathered.host}:{self._gathered.port}")
         self._ranks.command(encode(self._gathered))
-
-    def _link(self, message: Gather) -> RootLink:
-        return RootLink(message.host, message.port, self._folder)
 
     def _listen_to_dashboards(self) -> None:
         # Checked in every round, whatever woke it.
