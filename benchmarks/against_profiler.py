@@ -46,7 +46,7 @@ def figures(steps: Sequence[Record]) -> Figures:
         "overlap %": 100 * hidden_ns / comm_ns if steps else None,
         "exposed ms": fmean(step["exposed_ns"] for step in steps) / 1e6 if steps else None,
         "waiting ms": fmean(step["wait_ns"] for step in split) / 1e6 if known else None,
-        "transferring ms": fmean(step["transfer_ns"] for step in split) / 1e6 if known else None,
+        "transfer ms": fmean(step["transfer_ns"] for step in split) / 1e6 if known else None,
     }
 
 

@@ -8,7 +8,7 @@ is a row that says why. One that fails or is not done in time ends the job with 
 
 Step times are means over the steps of all ranks but a run's first ones, since those that are not measured
 in detail are timed by the host. Other figures are medians over measured steps; overlap is pooled over them.
-Waiting and transferring are of steps most of whose communication could be split.
+Waiting and transfer are of steps with most of their communication attributed.
 ``--line-gbit`` puts the job into a network namespace of its own whose loopback is that slow: needs root,
 unshare, ip and tc. Progress is on stderr.
 """
@@ -43,7 +43,7 @@ EVERY = "8"
 """Steps for one measured in detail: more would slow launch-bound jobs."""
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
-    "transferring ms", "remarks",
+    "transfer ms", "remarks",
 )  # fmt: skip
 
 

@@ -434,7 +434,7 @@ class LateRank(msgspec.Struct):
     """A rank that others waited for."""
 
     rank: Rank
-    late: Annotated[int, says("collectives in which it was late, when that was looked at last")]
+    late_count: Annotated[int, says("collectives in which it was late, when last measured")]
     collectives: Annotated[int, says("collectives compared then")]
     wait_ns: Annotated[int, says("ns that the others waited for it in a step, nothing beside")]
     for_ns: Annotated[int, says("ns for which it was late")]

@@ -35,7 +35,7 @@ EPILOG = """\
 --json prints a record for each rank and step, as overlaptop --json does, one for each collective, one for
 each rank over the whole trace, from its first GPU activity to its last, and one for each finding.
 
-Waiting is told from transferring by comparing the traces of all ranks; null: nothing could be compared.
+Waiting and transfer come from comparing the traces of all ranks; null: nothing could be compared.
 
 --hta takes these rank lines by the rules of HolisticTraceAnalysis 0.5.0 (get_comm_comp_overlap), which
 defines overlap in the same way. Four things differ:
@@ -53,7 +53,7 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 
 
 _MISSING_CHARS = 40
-_PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not attributed", "late in")
+_PARTS = ("waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -284,6 +284,6 @@ def _waits_table(job: TracedJob, number: int) -> str:
             figure = text.duration(exposed_ns if times.known and times.exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
         cells.append(text.duration(times.not_attributed_ns))
-        cells.append(text.UNKNOWN if own is None else f"{own.late:,} of {own.collectives:,}")
+        cells.append(text.UNKNOWN if own is None else f"{own.late_count:,} of {own.collectives:,}")
         table.add(*cells)
     return table.render()

@@ -110,7 +110,7 @@ def _ranks(job: JobTimeline, records: Sequence[StepRecord]) -> str:
     for rank in (each.rank for each in job.ranks):
         own = [record for record in records if record.rank == rank]
         found = late.of(rank) if late is not None else None
-        late_in = text.UNKNOWN if found is None else f"{found.late:,} of {found.collectives:,}"
+        late_in = text.UNKNOWN if found is None else f"{found.late_count:,} of {found.collectives:,}"
         rows.append([str(rank), text.count(len(own)), *_means(own), late_in])
     return _table(["rank", "steps", *_FIGURES, "late in"], rows)
 

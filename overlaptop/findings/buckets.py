@@ -57,7 +57,7 @@ class Buckets:
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:
-    """Return the buckets of the job's one DDP model. None if a fact is missing, if transferring costs
+    """Return the buckets of the job's one DDP model. None if a fact is missing, if transfer costs
     little, and without GPUs: there compute and communication share CPUs, and no trial confirmed the model.
     """
     if any(on_host(view.info) for view in evidence.ranks.values()):

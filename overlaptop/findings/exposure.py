@@ -72,9 +72,9 @@ class Exposure:
 
     @property
     def describe(self) -> str:
-        """Return such as ``4.50 ms of 5.10 ms of transferring has no compute beside it``."""
+        """Return such as ``4.50 ms of 5.10 ms of transfer has no compute beside it``."""
         exposed, all_of_it = map(text.duration, (self.exposed_transfer_ns, self.transfer_ns))
-        return f"{exposed} of {all_of_it} of transferring has no compute beside it"
+        return f"{exposed} of {all_of_it} of transfer has no compute beside it"
 
 
 @lru_cache(maxsize=1)  # many rules ask for the same

@@ -37,7 +37,7 @@ class Gathers:
 
 
 def gathers_of(evidence: Evidence) -> Gathers | None:
-    """Return the newest step's all-gathers. None without FSDP2 modules, or if transferring costs little."""
+    """Return the newest step's all-gathers. None without FSDP2 modules, or if transfer costs little."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if not uses_fsdp2(evidence) or mean is None or calls is None or not mean.costly:
         return None

@@ -109,7 +109,7 @@ class LateRank(Suspect):
     shorter, None if not measured.
     """
 
-    late: int
+    late_count: int
     collectives: int
     step_ns: float
     own: Mapping[int, OwnTime]
@@ -147,7 +147,7 @@ class LateRank(Suspect):
     @property
     def describe(self) -> str:
         """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
-        late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
+        late = f"rank {self.rank} is late in {self.late_count} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
         others = f"{self.versus} {waits} {self.wait_text} a step"
         if self.in_turn:  # the wait is only known for all of them together
@@ -276,7 +276,7 @@ def _late_rank(
         cause=cause,
         line=line,
         in_turn=tuple(sorted(found)) if len(found) > 1 else (),
-        late=late.late,
+        late_count=late.late_count,
         collectives=late.collectives,
         step_ns=evidence.step_ns,
         own=own,

@@ -175,7 +175,7 @@ class WaitWindow:
         few = self.lateness.fewest(SHARED_SHARE)
         if len(few) < 2 or 2 * len(few) > len(ranks):
             return ()
-        share = sum(each.late for each in few) / self.lateness.collectives
+        share = sum(each.late_count for each in few) / self.lateness.collectives
         if self._may_be_chance(share, len(few) / len(ranks), comb(len(ranks), len(few))):
             return ()
         return tuple(sorted(few, key=lambda each: each.rank))

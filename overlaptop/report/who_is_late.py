@@ -122,7 +122,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         who = f"{len(others)} compared ranks wait"
     cost, brief_cost = _costs(snapshot, window)
     if late.share >= LATE_SHARE:
-        late_in = f"late in {late.late} of {late.collectives} collectives"
+        late_in = f"late in {late.late_count} of {late.collectives} collectives"
         in_brief = f"late in {whole_percent(late.share)}{OF_COLLECTIVES}"
     else:  # most collectives of a step only follow the one where all ranks waited
         late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
@@ -182,7 +182,7 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
     if len(late) > MOST_RUNS:
         who = ranks_and_hosts([each.rank for each in late], snapshot.ranks)
-    number, collectives = sum(each.late for each in late), window.lateness.collectives
+    number, collectives = sum(each.late_count for each in late), window.lateness.collectives
     cost, brief_cost = _costs(snapshot, window)
     return FirstLine(
         f"{who} are late in turn, in {number} of {collectives} collectives; others wait {cost}",

@@ -124,7 +124,7 @@ class RunLog:
             line = finding.line if finding is not None else ""
             self._late[each.rank] = LateRank(
                 rank=each.rank,
-                late=each.late,
+                late_count=each.late_count,
                 collectives=each.collectives,
                 wait_ns=window.exposed_wait_ns,
                 for_ns=snapshot.at_ns - since_ns + (known.for_ns if known is not None else 0),

@@ -79,7 +79,7 @@ def _parts(run: RunRecord) -> str:
 def _late(each: LateRank) -> str:
     why = f": {each.cause}" if each.cause else ""
     return (
-        f"rank {each.rank} late in {each.late} of {each.collectives} collectives, the others wait "
+        f"rank {each.rank} late in {each.late_count} of {each.collectives} collectives, the others wait "
         f"{text.duration(each.wait_ns)} a step{why}"
     )
 

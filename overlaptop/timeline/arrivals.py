@@ -283,7 +283,7 @@ class RankLateness:
     """How often one rank was late, over a window."""
 
     rank: int
-    late: int
+    late_count: int
     """Attributed collectives with this rank as the late one."""
     collectives: int
     """Attributed collectives that it shared with others, and those of others that it delayed."""
@@ -293,7 +293,7 @@ class RankLateness:
     @property
     def share(self) -> float:
         """Share of its collectives where it was late, in [0, 1]."""
-        return self.late / self.collectives
+        return self.late_count / self.collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class Lateness:
         """
         late = 0
         for at, each in enumerate(self.ranks, 1):
-            late += each.late
+            late += each.late_count
             if late >= share * self.collectives:
                 return self.ranks[:at]
         return ()
@@ -381,7 +381,7 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
     ranks = [
         RankLateness(
             rank,
-            sum(each.late for each in counts),
+            sum(each.late_count for each in counts),
             sum(each.collectives for each in counts),
             sum(each.caused_wait_ns for each in counts),
         )
@@ -396,4 +396,4 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
 
 
 def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:
-    return tuple(sorted(ranks, key=lambda each: (-each.late, -each.caused_wait_ns, each.rank)))
+    return tuple(sorted(ranks, key=lambda each: (-each.late_count, -each.caused_wait_ns, each.rank)))

@@ -36,7 +36,7 @@ def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path):
     assert rank["overlap"] == 2 / 3
 
 
-def test_json_tells_waiting_from_transferring():
+def test_json_tells_waiting_from_transfer():
     found = [each for each in records_of(DATA / "ddp_25mb") if each["type"] in ("step", "rank")]
     assert {each["late_rank"] for each in found} == {2}
     for each in found:
@@ -117,7 +117,7 @@ def test_table_splits_the_communication_of_each_rank():
     (whole,) = (at for at, line in enumerate(lines) if "of it exposed" in line)
     found = [re.split(r"  +", line.strip()) for line in lines]
     assert found[whole] == [
-        "rank", "waiting", "of it exposed", "transferring", "of it exposed", "not attributed", "late in"
+        "rank", "waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in"
     ]  # fmt: skip
     assert found[whole + 1] == ["0", "56.6 ms", "16.0 ms", "14.0 ms", "4.02 ms", "73.7 ms", "0 of 75"]
     assert found[whole + 3] == ["2", "0", "0", "14.2 ms", "5.10 ms", "0", "75 of 75"]

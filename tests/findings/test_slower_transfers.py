@@ -51,7 +51,7 @@ def found_in(evidence, *args, **how):
 
 def test_what_they_take_now_and_took_before_is_said(evidence):
     found = found_in(evidence, [41] * 60 + [82] * 20)
-    assert found.title == "transferring takes 82.0 ms a step, before it took 41.0 ms"
+    assert found.title == "transfer takes 82.0 ms a step, before it took 41.0 ms"
     assert found.measured == "for 10 s; each of these steps moves 25.0 MiB in 1 collective"
     assert found.gain_ns == pytest.approx(exposure(evidence).exposed_transfer_ns / 2)
     assert found.ranks == ()

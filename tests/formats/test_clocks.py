@@ -26,7 +26,7 @@ def late_in(folder, ahead_us, late_us=(0, 0), drift=0.0, steps=40, transfer_us=9
         write(folder / f"rank{rank}.json", *events, rank=rank, world_size=2)
     job = analyze(folder, LaneRules())
     found = lateness(job.waits[WHOLE_TRACE].collectives)
-    return job, {each.rank: each.late for each in found.ranks if each.late} if found else {}
+    return job, {each.rank: each.late_count for each in found.ranks if each.late_count} if found else {}
 
 
 @pytest.mark.parametrize("ahead_us", [3_000.0, -3_000.0, 250.0, 40.0, 90_000.0, 3_600_000_000.0])

@@ -49,7 +49,7 @@ def test_late_rank_and_its_cost_in_recorded_jobs_are_known(name, matched, late, 
     whole = analyze(DATA / name, LaneRules()).waits[WHOLE_TRACE]
     found = lateness(whole.collectives)
     assert found.collectives == len(whole.collectives) == matched
-    assert {each.rank: each.late for each in found.ranks if each.late} == late
+    assert {each.rank: each.late_count for each in found.ranks if each.late_count} == late
     transferred = sum(each.least_transfer_ns for each in whole.collectives)
     assert transferred / MS == pytest.approx(transfer_ms, rel=0.03)
     waited = [whole.times[rank].wait_ns / MS for rank in range(4)]
@@ -143,6 +143,6 @@ def test_kernels_that_old_nccl_calls_sendrecv_are_collectives(tmp_path):
     assert [parts_of(job, rank) for rank in (0, 1)] == [(1800, 3600, 0), (0, 3600, 0)]
 
 
-def test_htas_rules_do_not_tell_waiting_from_transferring(tmp_path):
+def test_htas_rules_do_not_tell_waiting_from_transfer(tmp_path):
     write(tmp_path / "a.json", named(0, 50))
     assert analyze(tmp_path, LaneRules(), by_hta=True).waits == {}

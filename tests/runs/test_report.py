@@ -45,12 +45,13 @@ def test_report_says_who_was_late_and_what_that_cost():
     assert (run.steps, run.step_ns, run.bound) == (8, 80 * MS, "waiting for rank 2")
     assert run.exposed_ns == pytest.approx(run.exposed_wait_ns + run.exposed_transfer_ns, rel=0.01)
     late = run.late_ranks[0]
-    assert (late.rank, late.late, late.collectives) == (2, late.collectives, late.collectives)
+    assert (late.rank, late.late_count, late.collectives) == (2, late.collectives, late.collectives)
     lines = describe(run).splitlines()
     assert lines[0].startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
     assert len(lines) < 24
     assert any(
-        line.startswith(f"  rank 2 late in {late.late} of {late.late} collectives") for line in lines
+        line.startswith(f"  rank 2 late in {late.late_count} of {late.late_count} collectives")
+        for line in lines
     )
 
 

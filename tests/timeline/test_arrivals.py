@@ -1,4 +1,4 @@
-"""Matching a collective over its ranks, and telling waiting from transferring."""
+"""Matching a collective over its ranks, and telling waiting from transfer."""
 
 import pytest
 from hypothesis import given
@@ -347,9 +347,9 @@ THREE_RANKS = {
 def test_lateness_counts_who_was_late_and_what_others_waited():
     late = lateness(match(THREE_RANKS))
     assert (late.late_rank, late.collectives, late.wait_ns) == (1, 3, 20 + 10 + 10 + 9 + 10 + 10)
-    assert (late.first.late, late.first.caused_wait_ns, late.first.share) == (2, 50, 2 / 3)
-    assert (late.ranks[1].rank, late.ranks[1].late, late.ranks[1].caused_wait_ns) == (2, 1, 19)
-    assert (late.of(0).late, late.of(0).collectives, late.of(7)) == (0, 3, None)
+    assert (late.first.late_count, late.first.caused_wait_ns, late.first.share) == (2, 50, 2 / 3)
+    assert (late.ranks[1].rank, late.ranks[1].late_count, late.ranks[1].caused_wait_ns) == (2, 1, 19)
+    assert (late.of(0).late_count, late.of(0).collectives, late.of(7)) == (0, 3, None)
 
 
 @pytest.mark.parametrize(("share", "ranks"), [(0.6, [1]), (2 / 3, [1]), (0.7, [1, 2]), (1, [1, 2])])

@@ -30,9 +30,9 @@ BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
 def test_waits_through_another_group_are_followed_to_the_root():
     assert passed_on_waits(SLEEPS) == {3: PassedOnWait(0, (Link(1, "tp 0-1"),))}
     alone, followed = lateness(SLEEPS), lateness(SLEEPS, {3: 0})
-    assert [(each.rank, each.late, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
-    assert (followed.first.rank, followed.first.late, followed.first.collectives) == (0, 3, 3)
-    assert (followed.first.caused_wait_ns, followed.of(1).late, followed.wait_ns) == (89, 0, 90)
+    assert [(each.rank, each.late_count, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
+    assert (followed.first.rank, followed.first.late_count, followed.first.collectives) == (0, 3, 3)
+    assert (followed.first.caused_wait_ns, followed.of(1).late_count, followed.wait_ns) == (89, 0, 90)
 
 
 def test_chain_over_groups_is_named_from_late_rank_to_root():

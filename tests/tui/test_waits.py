@@ -96,7 +96,7 @@ def test_first_line_counts_steps_if_few_collectives_are_late():
 
 def rarely(lateness):
     """The same where each rank was late in no collective but a few."""
-    ranks = tuple(replace(each, late=each.late // 4) for each in lateness.ranks)
+    ranks = tuple(replace(each, late_count=each.late_count // 4) for each in lateness.ranks)
     return replace(lateness, ranks=ranks)
 
 

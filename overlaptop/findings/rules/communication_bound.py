@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
         f"{text.duration(mean.compute_ns)}: {text.duration(left_ns)} stay exposed whatever overlaps",
-        measured=f"transferring is {text.percent(mean.transfer_ns / mean.step_ns)} of the step, compute "
+        measured=f"transfer is {text.percent(mean.transfer_ns / mean.step_ns)} of the step, compute "
         f"{text.percent(mean.compute_ns / mean.step_ns)}",
         advice=_advice(evidence, mean.transfer_ns / mean.compute_ns if mean.compute_ns else None),
         certainty=Certainty.MEASURED,

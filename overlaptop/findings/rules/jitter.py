@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title=f"the late rank changes, and a rank waits {evidence.wait_text} a step",
         measured=f"waiting is {text.percent(window.share)} of the step; rank {most.rank} is late most "
-        f"often, in {most.late} of {most.collectives} collectives",
+        f"often, in {most.late_count} of {most.collectives} collectives",
         advice="look for occasional delays: garbage collection, data loading, processes on "
         "the same CPUs (top), clocks; bind ranks to CPUs of their own",
         certainty=Certainty.POSSIBLE,

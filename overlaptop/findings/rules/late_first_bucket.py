@@ -43,7 +43,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         title=f"the first bucket begins {text.duration(after_ns)} after backward, which takes "
         f"{text.duration(length_ns)}",
         measured=f"in it: {text.plural(len(inside), 'gradient')}, the largest of "
-        f"{text.byte_count(max(inside))}; {text.duration(found.mean.exposed_transfer_ns)} of transferring "
+        f"{text.byte_count(max(inside))}; {text.duration(found.mean.exposed_transfer_ns)} of transfer "
         "is exposed a step",
         advice=_advice(gradients),
         certainty=Certainty.POSSIBLE,

@@ -85,7 +85,7 @@ def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
         return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"
     assert evidence.window is not None
     return (
-        f"they are late in {sum(each.late for each in late)} of {evidence.window.lateness.collectives} "
-        f"collectives; the others wait {evidence.wait_text} a step; "
+        f"they are late in {sum(each.late_count for each in late)} of "
+        f"{evidence.window.lateness.collectives} collectives; the others wait {evidence.wait_text} a step; "
         + ("none of them takes longer between collectives in nearly every step" if seen else unseen)
     )

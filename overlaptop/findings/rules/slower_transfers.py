@@ -54,7 +54,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     since_s = max(0, alike[-1].start_ns - alike[-len(slow_ns) * STRETCH].start_ns) / 1e9
     yield Finding(
-        title=f"transferring takes {text.duration(round(recent_ns))} a step, before it took "
+        title=f"transfer takes {text.duration(round(recent_ns))} a step, before it took "
         f"{text.duration(round(usual_ns))}",
         measured=f"for {since_s:.0f} s; each of these steps moves {text.byte_count(alike[-1].bytes)} in "
         f"{text.plural(alike[-1].collectives, 'collective')}",
