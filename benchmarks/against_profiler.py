@@ -7,8 +7,8 @@ Each job runs with the agent. In each round its steps are watched live for some 
 definitions, on another's records. Overlap is pooled over ranks and steps; the times are means over them, ms
 a step. Each figure is the median over the rounds with its range.
 
-torch.profiler makes launching slower, and with it some of the steps, in which ranks then wait: of either
-kind only those steps count that are no longer than usual.
+torch.profiler makes launching slower, and with it some of the steps, where ranks then wait: of either
+kind only steps of the usual length count.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Each case is a job of `workloads/faults.py`, whose last rank loses a share of each step, beside ``overlaptop
 --json --detail``. Every rank writes down when it comes to communicate. "came later" is by how much the late
 rank came after the first one, "found" how long that one waited in the step's first collective, both less
-what is usual before the fault. "stated" is the records' own error. Waits are right where the difference
+the usual value before the fault. "stated" is the records' own error. Waits are right where the difference
 is no more than 5 %, the stated error, or the noise (two standard errors).
 """
 

@@ -361,7 +361,7 @@ class TuneTrialRecord(Record, tag="trial"):
 
 
 class TuneValueRecord(Record, tag="value"):
-    """`tune --json`: what is known of a value after its trials."""
+    """`tune --json`: the result of a value's trials."""
 
     job: Job | None
     knob: Annotated[str, says("the setting")]
@@ -405,7 +405,7 @@ class SlackTrialRecord(Record, tag="trial"):
 
 
 class SlackRankRecord(Record, tag="rank"):
-    """`slack --json`: what is known of a rank after its trials."""
+    """`slack --json`: the result of a rank's trials."""
 
     job: Job | None
     rank: Rank

@@ -10,7 +10,7 @@ from overlaptop.commands.table import Table
 from overlaptop.records import DifferenceRecord
 
 DESCRIPTION = """\
-Compare two runs: each figure with its spread, and by how much B differs from A where that is more than
+Compare two runs: each figure with its spread, and by how much B differs from A if that is more than
 noise (~ where it is not): of the job, then by operation, process group, bucket and rank.
 """
 EPILOG = """\

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Write the steps of torch.profiler traces, of a recording, or of a running job, into files for other tools.
-PATH is what `overlaptop analyze` takes, or one recording, of which the last minutes are written; without
+PATH is what `overlaptop analyze` takes, or one recording, whose last minutes are written; without
 one, the job that runs here, or there, is asked for some steps.
 """
 EPILOG = """\

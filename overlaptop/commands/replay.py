@@ -22,7 +22,7 @@ then. Nothing in it can be changed.
 """
 EPILOG = """\
 space stops and starts its time, ( and ) go 10 s back and on, N goes on to the next finding or trouble.
-What is damaged in the file is left out and named.
+Damaged parts of the file are left out and named.
 exit status: 0; 2 for a usage error and for a file that is no recording.
 """
 

@@ -54,7 +54,7 @@ _FAMILIES = {
         CounterMetricFamily, "Communication of compared steps, by what it was.", (*_RANK, "kind", "exposed")
     ),
     "rank_late": (GaugeMetricFamily, "1 while the rank is clearly late, 0 while it is not.", _RANK),
-    "late_collectives_total": (CounterMetricFamily, "Collectives in which the rank came last.", _RANK),
+    "late_collectives_total": (CounterMetricFamily, "Collectives with the rank as the last one.", _RANK),
     "caused_wait_seconds_total": (CounterMetricFamily, "What all others waited for the rank.", _RANK),
     "launch_lead_seconds": (GaugeMetricFamily, "By how much the CPU is ahead of its GPU.", _RANK),
     "link_bytes_per_second": (

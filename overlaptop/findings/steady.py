@@ -202,7 +202,7 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 
 def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
-    """Return ``measuring, 3 s``, later with what is missing. None without a step, or once the job has
+    """Return ``measuring, 3 s``, later with the missing part. None without a step, or once the job has
     ended.
     """
     is_long = seconds * 1_000_000_000 >= KEPT_NS

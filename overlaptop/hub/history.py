@@ -137,8 +137,8 @@ class JobHistory:
 
     def timed(self, now_s: float) -> tuple[list[bytes], list[tuple[float, bytes]], list[bytes]]:
         """Return the history with timelines and stacks, for a recording: first the ranks and their devices,
-        then their messages with ages in seconds, oldest first, and last their present state or end. What is
-        older than the oldest kept step gets its age: the steps before it are not missing.
+        then their messages with ages in seconds, oldest first, and last their present state or end.
+        Messages older than the oldest kept step get its age: the steps before it are not missing.
         """
         facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
         first = [*self._infos, *(payload for kind, payload in facts if kind not in _TIMED)]

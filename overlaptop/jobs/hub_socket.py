@@ -117,7 +117,7 @@ class HubReader(ABC):
             self._on_pong(pong, back_ns)
 
     def send_due(self, now_s: float) -> None:
-        """Send what is due, as far as the connection takes it."""
+        """Send due frames until the connection is full."""
         try:
             if self._on_pong is not None and now_s >= self._ping_due_s:
                 self._put(encode(Ping(time.time_ns())))

@@ -108,7 +108,7 @@ def _check(found: int, path: Path) -> None:
     for_all = status.st_mode & stat.S_IWOTH
     if for_all or (status.st_mode & stat.S_IWGRP and not _is_own_group(found, status)):
         raise UntrustedFolderError(
-            f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change what is in it"
+            f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change its files"
         )
 
 

@@ -42,7 +42,7 @@ def test_directory_that_others_could_replace_is_refused(monkeypatch, socket_dir,
     monkeypatch.setenv("OVERLAPTOP_DIR", str(above / "d"))
     for path, mode, words in (
         (above / "d", 0o755, "has mode 0755, not 0700"),
-        (above, 0o777, "has mode 0777: others can change what is in it"),
+        (above, 0o777, "has mode 0777: others can change its files"),
     ):
         path.chmod(mode)
         with pytest.raises(JobFolderError, match=f"{path} {words}") as refusal:

@@ -61,7 +61,7 @@ def test_folder_open_to_all_is_refused_unless_sticky(base):
     before = open_descriptors()
     with pytest.raises(UntrustedFolderError) as refusal:
         open_trusted(shared)
-    assert str(refusal.value) == f"{shared} has mode 0777: others can change what is in it"
+    assert str(refusal.value) == f"{shared} has mode 0777: others can change its files"
     assert open_descriptors() <= before
     shared.chmod(0o1777)  # as /tmp itself
     assert opened(shared) == shared

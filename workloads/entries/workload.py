@@ -91,9 +91,9 @@ def bundled(name: str, summary: str, *options: Option, fits: Fits = _whatever) -
 def common(results: str) -> tuple[Option, ...]:
     """Return the options of every bundled job; `results` names the one for a file of each step's result."""
     return (
-        Option("--steps", "stop after so many; 0: go on until stopped", count, "N", default=0),
+        Option("--steps", "stop after N steps; 0: go on until stopped", count, "N", default=0),
         Option("--seconds", "stop after about this long", positive_float, "S"),
-        Option("--data-ms", "wait so long in each step, as for a slow data loader", count, "MS", default=0),
+        Option("--data-ms", "wait in each step, as for a slow data loader", count, "MS", default=0),
         Option(
             "--dtype", "of weights, gradients and activations", choices=("float32", "bfloat16"),
             on_gpu="bfloat16", on_cpu="float32",
