@@ -1,4 +1,4 @@
-"""Chooses the source that measures steps, installs the hooks it needs, and passes on their calls."""
+"""Chooses the source that measures steps, installs the hooks it needs, and forwards their calls."""
 
 from __future__ import annotations
 

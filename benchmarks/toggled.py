@@ -12,7 +12,7 @@ and do nothing; pairs.py compares with whole jobs that have no agent at all.
 - ``idle``: as when nobody watches.
 - ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
-- ``no-telemetry``: measuring off, and telemetry's thread stands still: below 1 by what telemetry costs.
+- ``no-telemetry``: measuring off, and telemetry's thread waits: below 1 by what telemetry costs.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
 (``--rounds 100 --block 12 --settle 2``). The interval is that of the median, by resampling.
@@ -194,7 +194,7 @@ class Toggler:
 
 
 class TelemetryGate:
-    """Lets telemetry's thread go on, or stand still at its next wait."""
+    """Lets telemetry's thread go on, or stop at its next wait."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

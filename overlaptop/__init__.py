@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 def _is_main() -> bool:
     """Whether Python imports this for ``python -m overlaptop...``, and has run nothing of it yet."""
-    if sys.argv[:1] != ["-m"]:  # what stands there until the module is found
+    if sys.argv[:1] != ["-m"]:  # its value until the module is found
         return False
     frame = sys._getframe()  # noqa: SLF001 - the command line could be written in too many ways
     while frame.f_code.co_name != "_run_module_as_main":

@@ -55,7 +55,7 @@ class StepRecord(Record, tag="step"):
     idle_ns: Annotated[
         int | None, says("ns of nothing of these; null where `compute_exact` is false: it is not seen then")
     ]
-    stall_ns: Annotated[int | None, says("ns that compute stood at a wait for communication")]
+    stall_ns: Annotated[int | None, says("ns that compute was stopped at a wait for communication")]
     overlap: Annotated[float | None, says("hidden of all communication, 0 to 1; null without any")]
     collectives: Annotated[int | None, says("collectives and point-to-point operations issued")]
     dropped: Annotated[

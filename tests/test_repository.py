@@ -75,6 +75,7 @@ def _documents() -> list[Path]:
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
         ROOT / "benchmarks" / "README.md",
+        ROOT / "workloads" / "README.md",
     ]
 
 
@@ -132,6 +133,30 @@ def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
     there = [f"/{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in files]
     missing = [each for each in named if not any(path.endswith(f"/{each[1]}") for path in there)]
     assert missing == []
+
+
+_USUAL = re.compile(r"stands? for|stand out|(?:make|makes|no) room|\.floor\(", re.IGNORECASE)
+"""Phrases of listed words that the field uses itself."""
+
+
+def test_source_and_documents_avoid_the_listed_words() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    words = guide.partition("\n## Words\n")[2].partition("\n## ")[0]
+    listed = [word for row in re.findall(r"^\| ([^|-]+) \|", words, re.M)[1:] for word in row.split(", ")]
+    assert len(listed) > 20
+    names = "|".join(word.replace(" ", "[ _]") for word in listed)
+    avoided = re.compile(rf"(?<![a-z])(?:{names})s?(?![a-z])", re.IGNORECASE)
+    texts = {document: document.read_text() for document in _documents()}
+    for tree in (*TREES.values(), ROOT / "benchmarks", ROOT / "screenshots"):
+        texts |= {module: module.read_text() for module in tree.rglob("*.py")}
+    texts[ROOT / "CONTRIBUTING.md"] = guide.replace(words, "")
+    found = {
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if avoided.search(_USUAL.sub("", line))
+    }
+    assert found == set()
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ class Ring(Way):
         chunks[self._rank].copy_(rows)
         for turn in range(self._ranks):
             at = (self._rank - turn) % self._ranks
-            moving = self._pass_on(chunks[at], chunks[at - 1]) if turn < self._ranks - 1 else []
+            moving = self._exchange(chunks[at], chunks[at - 1]) if turn < self._ranks - 1 else []
             torch.mm(chunks[at], weight, out=products[at])
             _wait(moving)
         return full, product
@@ -112,10 +112,10 @@ class Ring(Way):
                 total += arriving
             if turn < self._ranks - 1:
                 arriving = torch.empty_like(total)
-                moving = self._pass_on(total, arriving)
+                moving = self._exchange(total, arriving)
         return total, None
 
-    def _pass_on(self, sent: Tensor, received: Tensor) -> list[dist.Work]:
+    def _exchange(self, sent: Tensor, received: Tensor) -> list[dist.Work]:
         following, previous = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
         return dist.batch_isend_irecv(
             [

@@ -233,7 +233,7 @@ class Injector:
         """Whether this step's loss is still to come."""
         self._has_modules = self._marks_steps = False
         self._depth = 0
-        """Nesting depth of modules' forward passes on the training thread."""
+        """On the training thread: nesting depth of modules' forward passes."""
         self._optimizer: object = None
         self._file: Any = None
         self._record: Record | None = None

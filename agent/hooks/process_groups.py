@@ -78,7 +78,7 @@ class SequenceNumbers:
         """
         noted = self._noted[step % REMEMBERED_STEPS]
         if noted is None or noted[0] != step:
-            raise LookupError(f"does not know where it stood when step {step} began")
+            raise LookupError(f"does not know its position when step {step} began")
         return f"after {' + '.join(map(str, noted[1]))} collectives"
 
 
@@ -86,7 +86,7 @@ def why_uncounted(group: Any) -> str:
     """Why ranks cannot compare positions by this group's counts; empty: they can."""
     if collectives_begun(group) is not None:
         return ""
-    return "its backend does not count collectives, so that ranks could not tell where each stands"
+    return "its backend does not count collectives, so ranks could not compare their positions"
 
 
 def members_of(titles: Collection[str], most: int = MAX_RANKS) -> dict[str, tuple[int, ...]]:

@@ -28,7 +28,7 @@ _CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
 _WCLONE = -(1 << 31)  # 0x80000000 as a C int
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
 _STACK_BYTES = 1 << 16
-_ROOM_BYTES = 1 << 10
+_STRUCT_BYTES = 1 << 10
 """For the C library's attributes, file actions and signal sets; the largest takes 336 bytes."""
 _ALIGNMENT = 64
 
@@ -70,12 +70,12 @@ class _Start:
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         library = self._library
-        actions, attributes = self._room(_ROOM_BYTES), self._room(_ROOM_BYTES)
+        actions, attributes = self._memory(_STRUCT_BYTES), self._memory(_STRUCT_BYTES)
         self._check(library.posix_spawn_file_actions_init, actions)
         self._check(library.posix_spawnattr_init, attributes)
         try:
             self._describe(actions, attributes)
-            pid = self._room(ctypes.sizeof(ctypes.c_int))
+            pid = self._memory(ctypes.sizeof(ctypes.c_int))
             end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
             words = self._texts(argv)
             program = ctypes.c_void_p.from_address(words.value or 0)  # the first word
@@ -102,7 +102,7 @@ class _Start:
             self._check(library.posix_spawn_file_actions_addchdir_np, actions, b"/")
         if hasattr(library, "posix_spawn_file_actions_addclosefrom_np"):
             self._check(library.posix_spawn_file_actions_addclosefrom_np, actions, 3)
-        none, every = self._room(_ROOM_BYTES), self._room(_ROOM_BYTES)
+        none, every = self._memory(_STRUCT_BYTES), self._memory(_STRUCT_BYTES)
         library.sigemptyset(none)
         library.sigfillset(every)
         self._check(library.posix_spawnattr_setsigmask, attributes, none)
@@ -111,7 +111,7 @@ class _Start:
         self._check(library.posix_spawnattr_setflags, attributes, flags)
 
     def _clone(self, context: ctypes.c_void_p) -> None:
-        top = ctypes.c_void_p((self._room(_STACK_BYTES).value or 0) + _STACK_BYTES)
+        top = ctypes.c_void_p((self._memory(_STACK_BYTES).value or 0) + _STACK_BYTES)
         run = ctypes.cast(self._library.setcontext, ctypes.c_void_p)
         child = self._library.clone(run, top, _CLONE_VM | _CLONE_VFORK, context)
         if child < 0:
@@ -123,18 +123,18 @@ class _Start:
         self, function: Any, arguments: tuple[ctypes.c_void_p, ...], then: ctypes.c_void_p | None
     ) -> ctypes.c_void_p:
         """Make a context that calls a C function with these arguments and then runs another context."""
-        address = self._room(ctypes.sizeof(_Context))
+        address = self._memory(ctypes.sizeof(_Context))
         if self._library.getcontext(address) != 0:
             raise OSError(ctypes.get_errno(), "getcontext")
         context = _Context.from_address(address.value or 0)
         context.link = then.value if then is not None else None
-        context.stack, context.stack_bytes = self._room(_STACK_BYTES).value, _STACK_BYTES
+        context.stack, context.stack_bytes = self._memory(_STACK_BYTES).value, _STACK_BYTES
         context.stack_flags = 0
         pointer = ctypes.cast(function, ctypes.c_void_p)
         self._library.makecontext(address, pointer, ctypes.c_int(len(arguments)), *arguments)
         return address
 
-    def _room(self, size: int) -> ctypes.c_void_p:
+    def _memory(self, size: int) -> ctypes.c_void_p:
         """Return the address of ``size`` zero bytes, aligned for any type."""
         memory = ctypes.create_string_buffer(size + _ALIGNMENT)
         self._kept.append(memory)

@@ -16,7 +16,7 @@ from overlaptop.wire.devices import GpuSite
 
 HZ_PER_MHZ = 1_000_000
 
-_IN_WORDS = {
+_DESCRIPTIONS = {
     "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU or driver",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "this driver is too old for it",
     "NVML_ERROR_NO_PERMISSION": "no permission",
@@ -154,7 +154,7 @@ class Nvml:
     def error(self, code: int) -> NvmlError:
         """Return the error for one of NVML's return codes."""
         name = self._names.get(code, "")
-        words = _IN_WORDS.get(name)
+        words = _DESCRIPTIONS.get(name)
         if words is None:
             with _gate:  # pynvml calls the driver's library
                 words = f"NVML: {str(self.library.NVMLError(code)).rstrip('.').lower()}"

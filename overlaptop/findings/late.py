@@ -328,8 +328,8 @@ def _cause(
         if delays_ns >= sleeps_ns:
             return Cause.DELAYED
         usual_ns = median(long_pauses_ns(evidence, each) for each in others)
-        stands_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
-        is_slow = is_launch_bound(evidence, rank) and not (stands_long or sleeps)
+        idles_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
+        is_slow = is_launch_bound(evidence, rank) and not (idles_long or sleeps)
         return Cause.LAUNCHING if is_slow else Cause.SLEEPING
     if cpus_are_short(evidence):
         return None

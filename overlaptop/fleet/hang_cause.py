@@ -80,8 +80,8 @@ def hang_of(
 
 def _roots(found: list[tuple[int, Hang]]) -> list[tuple[int, Hang]]:
     """Return the hangs that no other one causes. Return all if they wait for each other in a circle."""
-    stand = {rank for _, hang in found for rank in (*hang.waiting, *_inside(hang))}
-    roots = [each for each in found if _inside(each[1]) or not stand.issuperset(each[1].ranks)]
+    stuck = {rank for _, hang in found for rank in (*hang.waiting, *_inside(hang))}
+    roots = [each for each in found if _inside(each[1]) or not stuck.issuperset(each[1].ranks)]
     return roots or found
 
 

@@ -1,4 +1,4 @@
-"""The commands that the hub has passed on, and their outcomes on its ranks.
+"""The commands that the hub has forwarded, and their outcomes on its ranks.
 
 outcome.py judges the reports. This module adds what only the hub knows: the ranks that were asked, that
 ended, and that are silent. A hub that replaces another one reads the commands under way from the job's
@@ -53,7 +53,7 @@ class HubExecution:
 
     execution: CommandProgress
     reported_s: float
-    """When a rank last reported, or the command was passed on."""
+    """When a rank last reported, or the command was forwarded."""
     knob: Knob | None
     outcome: CommandOutcome
     ended_as: str = ""

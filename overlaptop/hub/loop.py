@@ -246,7 +246,7 @@ class Hub:
         if isinstance(message, Found):
             self._black_box.ask(message.rule, self._now_s)
         elif self._now_s - self._suspended_s < _TICK_S:
-            log_line(f"{commands.describe(message)} may have waited for long: not passed on")
+            log_line(f"{commands.describe(message)} may have waited for long: not forwarded")
         elif not self._commands.knows(message.id):
             # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive late.
             command = replace(message, at_ns=time.time_ns())

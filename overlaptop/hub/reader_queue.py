@@ -120,8 +120,8 @@ class ReaderQueue:
     def take(self) -> list[bytes]:
         """Return the next frames that may be sent now. They count as sent."""
         batch: list[bytes] = []
-        room_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
-        left_bytes = min(room_bytes, _MAX_BATCH_BYTES)
+        free_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
+        left_bytes = min(free_bytes, _MAX_BATCH_BYTES)
         while left_bytes > 0 and len(batch) < _MAX_BATCH_FRAMES and (payload := self._next()):
             batch.append(payload)
             left_bytes -= len(payload)

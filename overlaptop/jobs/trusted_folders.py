@@ -139,8 +139,8 @@ def _may_be_root(uid: int) -> bool:
     """
     try:
         # Read as bytes: the agent calls this on its thread, and must not import a codec there.
-        stands_for_all = int(Path("/proc/sys/kernel/overflowuid").read_bytes())
+        overflow_uid = int(Path("/proc/sys/kernel/overflowuid").read_bytes())
         mapped = [line.split() for line in Path("/proc/self/uid_map").read_bytes().splitlines()]
-        return uid == stands_for_all and not any(int(outside) == 0 for _, outside, _ in mapped)
+        return uid == overflow_uid and not any(int(outside) == 0 for _, outside, _ in mapped)
     except (OSError, ValueError):
         return False

@@ -114,7 +114,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         )
         return _nobody_late(snapshot, TOO_FEW if too_few else NOBODY)
     if len(window.late) > 1:
-        return _by_turns(snapshot, window)
+        return _in_turn(snapshot, window)
     (late,) = window.late
     others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
@@ -176,7 +176,7 @@ def _without_agent(ranks: Sequence[RankView]) -> str:
     )
 
 
-def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
+def _in_turn(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
     late = window.late
     numbers = [str(each.rank) for each in late]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

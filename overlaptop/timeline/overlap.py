@@ -96,7 +96,7 @@ def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
 
 
 def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
-    """Whether the CPU had no lead at the step's end and the GPU stood idle in it. The lead alone does not
+    """Whether the CPU had no lead at the step's end and the GPU was idle in it. The lead alone does not
     show it: a step that ends with ``loss.item()`` has none. None: not known.
     """
     if launch_lead_ns is None or idle_ns is None:

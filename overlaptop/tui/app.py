@@ -49,7 +49,7 @@ OnTop = TypeVar("OnTop", bound=DashboardScreen)
 MOST_UNREAD_S = 0.25
 """Longest time between two reads, also while paused: unread data would be dropped."""
 DRAWING_SHARE, MOST_UNDRAWN_S = 0.2, 0.5
-"""If a job has so many ranks that drawing takes long: its share of the time, and the longest rest."""
+"""If drawing takes long, as with many ranks: its share of the time, and the longest rest."""
 
 
 class OverlaptopApp(App[int]):

@@ -124,7 +124,7 @@ class StepTotals(Message, frozen=True, tag=2):
     copy_only_ns: DurationNs | None
     idle_ns: DurationNs | None
     stall_ns: DurationNs | None
-    """The compute stream (host source: the training thread) stood at a wait for communication."""
+    """The compute stream (host source: the training thread) was stopped at a wait for communication."""
     forward_ns: DurationNs | None
     backward_ns: DurationNs | None
     optimizer_ns: DurationNs | None

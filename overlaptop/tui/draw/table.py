@@ -40,7 +40,7 @@ class Table:
             left -= more
 
     def header(self, renamed: Mapping[str, str] | None = None) -> StyledLine:
-        """The columns' titles; ``renamed``: what stands there instead of some."""
+        """The columns' titles; ``renamed``: replaces some of them."""
         names = renamed or {}
         return self.row([(dim(names.get(each.title, each.title)),) for each in self._columns])
 

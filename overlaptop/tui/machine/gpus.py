@@ -90,8 +90,8 @@ class GpuTable(JobView):
             line = table.row(
                 [cells.get(column.title, ()) for column in columns], cursor=selected in _ranks_of(each)
             )
-            stands = all(view.stale or view.ended or view.node_lost for view in _ranks_of(each))
-            lines.append(faded(line) if stands else line)
+            is_old = all(view.stale or view.ended or view.node_lost for view in _ranks_of(each))
+            lines.append(faded(line) if is_old else line)
         return lines
 
     def _gpu(self, gpu: Gpu, selected: RankView, nvlink: bool) -> dict[str, StyledLine]:

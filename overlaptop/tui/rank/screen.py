@@ -43,7 +43,7 @@ from overlaptop.wire.messages import StepTotals
 MOSTLY = 0.99
 _MOST_LINES = ((24, 8), (12, 4), (0, 1))
 """By the height of the screen."""
-_IN_WORDS = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
+_ORDER = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
 """Most important first: a small screen does not fit all."""
 
 
@@ -77,7 +77,7 @@ class RankFacts(JobView):
         waits = self.state.waits_of(selected.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
-        for key, value_ns in sorted(parts_of(step), key=lambda part: _IN_WORDS.index(part[0])):
+        for key, value_ns in sorted(parts_of(step), key=lambda part: _ORDER.index(part[0])):
             known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))

@@ -151,7 +151,7 @@ def test_position_has_collectives_and_the_present_value(declared, world):
         world.begun = 100 + step
         declared.note_step(step)
     assert declared.position(1, knob) == Position("all", "after 101 collectives with accumulation 4")
-    with pytest.raises(LookupError, match="does not know where it stood when step 7 began"):
+    with pytest.raises(LookupError, match="does not know its position when step 7 began"):
         declared.position(7, knob)
 
 
