@@ -1,5 +1,4 @@
-"""Styled text: segments in named styles, and lines of segments: a widget's drawing before colours are
-known.
+"""Styled text: segments in named styles, and lines of segments. Widgets draw them; colours come later.
 
 Lines compare by value, so a widget repaints only those that changed.
 """
@@ -43,12 +42,12 @@ KEY = TextStyle("bright", "key", bold=True, reverse=True)
 
 
 def dim(text: str) -> Segment:
-    """Return text that explains the figures beside it."""
+    """Style text that explains figures."""
     return Segment(text, DIM)
 
 
 def bold(text: str) -> Segment:
-    """Return the most important text."""
+    """Style the most important text."""
     return Segment(text, BOLD)
 
 

@@ -1,4 +1,4 @@
-"""The selected rank's host: a row for each GPU, or for a rank without one."""
+"""The selected rank's host: a row for each GPU and each rank without one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _ranks_text(row: Gpu | RankView) -> str:
 
 
 def _without_gpu(view: RankView) -> dict[str, StyledLine]:
-    """Return the rank's place in the columns of a GPU's figures."""
+    """Return a rank's CPUs in place of a GPU's figures."""
     where = nodes_text(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""
     return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": (dim(where),)}
 

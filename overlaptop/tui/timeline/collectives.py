@@ -21,7 +21,7 @@ _COLUMNS = (
     Column("call", 5, right=False, shown_from=78),
     Column("group", 5, right=False, shown_from=90),
 )
-_SPLIT_COLUMNS = (
+_WAIT_COLUMNS = (
     Column("#", 4),
     Column("op", 16, right=False),
     Column("bytes", 9, shown_from=85),
@@ -69,7 +69,7 @@ class Collectives(JobView):
             shown = space
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
-        columns = _SPLIT_COLUMNS if has_breakdown else _COLUMNS
+        columns = _WAIT_COLUMNS if has_breakdown else _COLUMNS
         table = Table(columns, width, words)
         names = {name: f"{name} {unit.name}" for name in _TIMES}
         lines = [table.header(names)]

@@ -22,10 +22,10 @@ _WHOLE_SECONDS_NS = 10_000_000_000
 
 
 class HistoryChart(JobView):
-    """Two charts of half the height; each scale is at the left."""
+    """Two charts of equal height, with their scales at the left."""
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The rank and the newest complete column: about one redraw per second."""
+        """The rank and the newest complete column, for about one redraw a second."""
         selected = self.state.selected
         if selected is None or not selected.history:
             return None

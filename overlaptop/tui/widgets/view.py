@@ -26,7 +26,7 @@ class JobView(LineView):
         """Scroll or move the cursor down, or up if negative."""
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """1: the wheel turned down, -1: up, with the pointer in column ``x``."""
+        """Scroll by the wheel. ``direction``: 1 is down, -1 up; ``x``: the pointer's column."""
         self.move(direction)
 
     async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -39,7 +39,7 @@ class JobView(LineView):
 
 
 class LinesView(JobView):
-    """Takes as many lines as it has."""
+    """A view as high as its lines."""
 
     def lines(self, width: int) -> list[StyledLine]:
         raise NotImplementedError

@@ -118,7 +118,7 @@ class OptionList(Page):
 
 
 class PlanView(LinesView):
-    """One or two lines of words, then the command line; or why nothing can run."""
+    """The effect of enter and the command line, or why nothing can run."""
 
     fades = False
 
@@ -154,14 +154,14 @@ class PlanView(LinesView):
 
 
 class JobOutput(Page):
-    """How the job ended, and its last lines, the newest at the foot unless scrolled back."""
+    """How the job ended, and its last lines, newest last."""
 
     counts_rest = False
     _back = 0
     """Lines below the foot."""
 
     def full_height(self, width: int) -> int:
-        """Return the height; 0: the job wrote nothing."""
+        """Return the height: 0 if the job wrote nothing."""
         status = self.dashboard.launch.status
         self.set_class(status.failed, "-failed")
         if status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
@@ -196,7 +196,7 @@ class JobOutput(Page):
         return [crop((Segment(f"   {part}", style),), width) for part in parts]
 
     def _title(self, width: int) -> list[StyledLine]:
-        """Return how it ended, which is all if it could not be started."""
+        """Return how the job ended, or why it did not start."""
         status = self.dashboard.launch.status
         if status.phase is not LaunchPhase.OVER:
             return [elided((bold(" its last lines"),), width)]
