@@ -132,9 +132,7 @@ def known(app, rank):
     return app.dashboard.latest.ranks[rank]
 
 
-async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_all_timelines(
-    session, received
-):
+async def test_dashboard_gets_each_ranks_history_and_all_timelines(session, received):
     earlier_session = JobSession()
     eventually(
         lambda: (
@@ -174,9 +172,7 @@ async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_
         assert first.collectives
 
 
-async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts_again(
-    job, start_again, session
-):
+async def test_ended_job_is_reported_and_followed_after_a_restart(job, start_again, session):
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: overlap_shown(app, 0) is not None)

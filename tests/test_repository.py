@@ -55,7 +55,7 @@ def test_a_relative_symlink_shows_each_outer_tree_inside_the_package(name: str) 
     assert link.readlink() == Path("..") / name
 
 
-def test_it_runs_in_the_folder_that_holds_the_repository_whose_name_is_the_packages(tmp_path: Path) -> None:
+def test_it_runs_beside_a_clone_named_like_the_package(tmp_path: Path) -> None:
     (tmp_path / "overlaptop").symlink_to(ROOT)
     words = [sys.executable, "-m", "overlaptop", "--version"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)

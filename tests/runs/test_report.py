@@ -119,14 +119,14 @@ def test_report_of_a_report_is_the_same(recorded, tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_compare_of_runs_that_are_alike_says_nothing_and_fails_no_condition(recorded):
+def test_compare_of_equal_runs_finds_and_fails_nothing(recorded):
     done = run_here("compare", *recorded, "--fail-if", "step>3%")
     assert (done.returncode, done.stderr) == (0, "")
     assert "~" in done.stdout
     assert all(not record["differs"] for record in records(run_here("compare", *recorded, "--json").stdout))
 
 
-def test_compare_ends_with_status_1_where_a_figure_is_worse_than_allowed(recorded, tmp_path):
+def test_compare_ends_with_status_1_if_a_limit_is_exceeded(recorded, tmp_path):
     slower = tmp_path / "slower.json"
     run = report_json(recorded[1])
     for figure in run["figures"]:
