@@ -182,7 +182,7 @@ class LocalExecution:
             decision = self._commit.resolve()
             if decision is None:
                 limit_s = self._commit.resolve_limit_s
-                self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
+                self._failure = f"the job's store gave no decision within {limit_s:g} s"
                 if self._action.together:
                     self._report(UNKNOWN, text=self._failure)
                 return False

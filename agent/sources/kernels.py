@@ -287,7 +287,7 @@ class KernelsSource:
         fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
         if fault and self._checks == CHECKS:
-            self._give_up(f"CUPTI's records are not what they should be: {fault}")
+            self._give_up(f"CUPTI's records are not as expected: {fault}")
 
     def _if_free(self, switch: Callable[[], None]) -> None:
         """Switch tracing on or off on a job thread without waiting for the agent's thread. If that holds

@@ -89,7 +89,7 @@ class NumaMonitor:
                 why = f"neither sysfs nor NVML names one node for {gpu.pci_bus_id}"
                 self._unknown_for_good["gpu_node"] = why
             if self._nic is None and topology.nics:
-                self._unknown_for_good["nic"] = f"nothing tells which adapter is near {gpu.pci_bus_id}"
+                self._unknown_for_good["nic"] = f"the adapter nearest to {gpu.pci_bus_id} is not known"
         # A process cannot be far from a GPU's memory node, which has no CPUs.
         self._topology = topology.with_gpu_memory((self._gpu_memory_node,))
 
@@ -153,9 +153,9 @@ class NumaMonitor:
         if not self._has_gpu:
             return "no gpu", "the rank computes on no GPU that it could be near to", ""
         if node is None:
-            return "unknown", "nothing tells on which node the rank's GPU is", ""
+            return "unknown", "the NUMA node of the rank's GPU is not known", ""
         if allowed is None:
-            return "unknown", "nothing tells which CPUs the process may use", ""
+            return "unknown", "the CPUs that the process may use are not known", ""
         nodes = {number for number, cpus in topology.cpus_by_node.items() if cpus & allowed}
         if not nodes:
             return "unknown", "the CPUs that the process may use are on no node that is known", ""

@@ -10,7 +10,7 @@ COMMANDS = {
     "set": "change a setting, such as the bucket size of its DDP model",
     "tune": "find the best bucket size by trials",
     "slack": "which ranks the step depends on",
-    "changes": "what was changed of your jobs, and by whom",
+    "changes": "list the changes of your jobs, and who made them",
     "record": "write what a job's dashboard would show into a file",
     "replay": "a recording in the dashboard, or as --once and --json",
     "report": "how a job went: figures, late ranks, findings, changes",

@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         if state.failed:
             raise CommandError(state.why)
         if state.why:
-            print_message(f"{state.why}: a larger --budget or --delay tells more")
+            print_message(f"{state.why}: try a larger --budget or --delay")
         return 0
 
 

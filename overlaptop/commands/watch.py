@@ -9,8 +9,8 @@ from overlaptop.commands.arguments import add_hosts, add_screen, hosts_of, job_k
 from overlaptop.commands.output import CommandError
 
 DESCRIPTION = """\
-The dashboard of a running job, or with --once and --json what it would show, as text and as records. A list
-to choose from where several jobs run.
+Show a running job in the dashboard, or with --once and --json the same as text or records. If several jobs
+run, a list of them opens.
 """
 EPILOG = """\
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,

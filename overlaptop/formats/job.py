@@ -155,7 +155,7 @@ def _of_one_kind(reads: _Reads) -> _Reads:
     for file, read in reads:
         if read.knows_rank != first.knows_rank:
             at_fault = file if first.knows_rank else reads[0][0]
-            raise TraceError(at_fault, "tells no rank, but other traces here do")
+            raise TraceError(at_fault, "names no rank, but other traces here do")
     return reads
 
 

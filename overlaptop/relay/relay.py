@@ -108,7 +108,7 @@ class Relay:
             for payload in self._reader.feed(data):
                 self._handle(decode(payload))
         except WireError as error:
-            raise _ClientGoneError(f"what came from the client is not understood: {error}") from None
+            raise _ClientGoneError(f"the client's message is not understood: {error}") from None
 
     def _handle(self, message: Message) -> None:
         match message:

@@ -94,7 +94,7 @@ class ConnectionAttempt:
         try:
             received = self._stream.feed(data)
         except WireError as error:
-            self._fault = Failure(f"what answers there is no relay: {error}")
+            self._fault = Failure(f"the process there is no relay: {error}")
             return True
         for each in received:
             if isinstance(each, StartNote):
@@ -169,6 +169,6 @@ class ConnectionAttempt:
             else:
                 self._fault = failures.of_protocol(message.protocol, PROTOCOL_VERSION, message.version)
         elif self.jobs is None:
-            self._fault = Failure("what answers there is no relay: it does not list its jobs first")
+            self._fault = Failure("the process there is no relay: it does not list its jobs first")
         elif isinstance(message, RelayBytes | RelayClosed):
             self._deliver(message)

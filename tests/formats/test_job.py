@@ -39,8 +39,8 @@ def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "at_fault", "words"),
     [
-        ((None, 0), "a.json", "tells no rank, but other traces here do"),
-        ((0, None), "b.json", "tells no rank, but other traces here do"),
+        ((None, 0), "a.json", "names no rank, but other traces here do"),
+        ((0, None), "b.json", "names no rank, but other traces here do"),
     ],
 )
 def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, ranks, at_fault, words):

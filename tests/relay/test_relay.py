@@ -124,7 +124,7 @@ def test_what_no_client_sends_ends_it(make_relay, data):
     relay = make_relay()
     relay.client.write(data)
     relay.client.until_over()
-    assert relay.why.startswith("what came from the client is not understood: ")
+    assert relay.why.startswith("the client's message is not understood: ")
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,4 +145,4 @@ def test_whatever_comes_in_it_ends_with_its_input_and_a_reason(socket_dir, data)
         os.close(reads)
     with os.fdopen(client_reads, "rb") as file:
         assert file.read().startswith(b"\n\x00OVERLAPTOP RELAY 2\n")
-    assert why.startswith(("the client closed the connection", "what came from the client is not"))
+    assert why.startswith(("the client closed the connection", "the client's message is not"))

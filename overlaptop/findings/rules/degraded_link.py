@@ -108,7 +108,7 @@ def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
                 measured=f"{len(own_ns)} of {text.byte_count(size)} here, {len(others_ns)} in other "
                 "groups of as many ranks",
                 advice="nvidia-smi topo -m and nvidia-smi nvlink --status on that host; nccl-tests between "
-                "those GPUs tell which link",
+                "those GPUs show which link",
                 certainty=Certainty.LIKELY,
                 gain_ns=round(mean.exposed_transfer_ns * (1 - usual_ns / fastest_ns)),
                 ranks=ranks,

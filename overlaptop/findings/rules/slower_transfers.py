@@ -59,7 +59,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"for {since_s:.0f} s; each of these steps moves {text.byte_count(alike[-1].bytes)} in "
         f"{text.plural(alike[-1].collectives, 'collective')}",
         advice="a link has become slow, or something else uses it: nvidia-smi nvlink --errorcounters, "
-        "ethtool -S and other jobs on these hosts and their network tell which",
+        "ethtool -S and other jobs on these hosts and their network show which",
         certainty=Certainty.POSSIBLE,
         gain_ns=round(mean.exposed_transfer_ns * (1 - usual_ns / recent_ns)),
     )

@@ -57,7 +57,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
         facts.append(("receives", carries(node)))
     lines += [(dim(f"{'':{_INDENT}}{label:<10}"), Segment(text)) for label, text in facts]
     if node.detail:
-        lines.append((dim(f"{'':{_INDENT}}what its command wrote:"),))
+        lines.append((dim(f"{'':{_INDENT}}output of its command:"),))
         for line in node.detail.splitlines():
             lines += hanging((Segment(" " * (_INDENT + 2)),), printable(line.expandtabs(4)), width)
     return lines

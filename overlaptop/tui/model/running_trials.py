@@ -84,7 +84,7 @@ class DashboardTrials:
             raise ValueRefusedError("nothing was changed: there is no value before to try")
         old = changes[-1].old
         if not old.removeprefix("-").isdecimal():
-            raise ValueRefusedError(f"{old or 'what it was'} is no whole number: it cannot be tried")
+            raise ValueRefusedError(f"{old or 'the earlier value'} is no whole number: it cannot be tried")
         self.try_values(snapshot, changes[-1].knob, old)
 
     def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:

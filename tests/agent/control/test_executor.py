@@ -225,7 +225,7 @@ def test_wait_for_a_decision_is_limited(voted):
     job, _silent = voted
     job.step = 29
     job.train()  # stands at the planned step
-    assert job.last == ("unknown", None, "the job's store did not say within 0.2 s what was decided")
+    assert job.last == ("unknown", None, "the job's store gave no decision within 0.2 s")
     job.train()
     assert job.action.seen == []
     assert job.executor.armed is None

@@ -313,7 +313,7 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
 
 
 TAKEN = "MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
-BAD_CHECK = "CUPTI's records are not what they should be: the marks did not come back"
+BAD_CHECK = "CUPTI's records are not as expected: the marks did not come back"
 
 
 @pytest.mark.parametrize(
