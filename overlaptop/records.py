@@ -463,7 +463,11 @@ class Work(msgspec.Struct):
     world_size: Annotated[int, says("ranks of the job")]
     comm_bytes: Annotated[int | None, says("bytes that a rank hands to collectives in a step")]
     operations: Annotated[
-        list[str] | None, says("collectives of a step, in each group's order; null: not known, or varying")
+        list[list[str]] | None,
+        says(
+            "collectives of a step, in each group's order; each order that comes up again, most frequent "
+            "first; null: not known, or none does"
+        ),
     ]
 
 

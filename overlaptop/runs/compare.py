@@ -17,15 +17,20 @@ def unlike(a: Work, b: Work) -> str:
     """Return how two runs' work differs. Empty if nothing that is known of both does."""
     if a.world_size != b.world_size:
         return f"{a.world_size} and {text.plural(b.world_size, 'rank')}"
-    if None not in (a.comm_bytes, b.comm_bytes) and a.comm_bytes != b.comm_bytes:
-        return f"{text.byte_count(a.comm_bytes)} and {text.byte_count(b.comm_bytes)} a step"
-    if a.operations is None or b.operations is None or a.operations == b.operations:
+    orders_a, orders_b = a.operations or [], b.operations or []
+    if any(order in orders_b for order in orders_a):
+        return ""  # in other steps, either may log or save something
+    bytes_a, bytes_b = a.comm_bytes, b.comm_bytes
+    if bytes_a is not None and bytes_b is not None and abs(bytes_a - bytes_b) > SAME * bytes_a:
+        return f"{text.byte_count(bytes_a)} and {text.byte_count(bytes_b)} a step"
+    if not orders_a or not orders_b:
         return ""
-    pairs = zip(a.operations, b.operations, strict=False)
+    usual_a, usual_b = orders_a[0], orders_b[0]
+    pairs = zip(usual_a, usual_b, strict=False)
     first = next((at for at, (of_a, of_b) in enumerate(pairs) if of_a != of_b), None)
     if first is None:
-        return f"{len(a.operations)} and {text.plural(len(b.operations), 'collective')} a step"
-    return f"collective {first + 1} of a step is {a.operations[first]} and {b.operations[first]}"
+        return f"{len(usual_a)} and {text.plural(len(usual_b), 'collective')} a step"
+    return f"collective {first + 1} of a step is {usual_a[first]} and {usual_b[first]}"
 
 
 def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:

@@ -20,6 +20,8 @@ _MOST_TOTALS = 1 << 18
 """Maximum steps of all ranks together, some 80 MB. The newest are kept."""
 _LEAST_OF_BLOCK = 2
 """Minimum steps of a block, except with the smallest number of blocks."""
+_LEAST_OF_ORDER = 0.1
+"""Minimum share of compared steps that have an order of operations."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 
 
@@ -113,7 +115,7 @@ class Samples:
         return WaitTimes(**{name: round(fmean(getattr(each, name) for each in every)) for name in fields})
 
     def work(self, world_size: int) -> Work:
-        """Return what most steps do."""
+        """Return what the steps do."""
         known = [
             step.comm_bytes
             for of_ranks in self.going.values()
@@ -121,12 +123,12 @@ class Samples:
             if step.comm_bytes is not None
         ]
         seen = Counter(self._operations[step] for step in self.going if step in self._operations)
-        most = seen.most_common(1)
-        usual = most[0][0] if most and 2 * most[0][1] > seen.total() else None
+        least = max(2, _LEAST_OF_ORDER * seen.total())
+        orders = [list(order) for order, steps in seen.most_common() if steps >= least]
         return Work(
             world_size=world_size,
             comm_bytes=round(median(known)) if known else None,
-            operations=list(usual) if usual is not None else None,
+            operations=orders or None,
         )
 
     def figures(self) -> list[Figure]:

@@ -12,7 +12,8 @@ from overlaptop.runs.samples import Samples
 from overlaptop.timeline.arrivals import Collective, Part
 from tests.fleet.builders import MS, step
 
-WORK = Work(2, 1 << 20, ["pg: allreduce_ 1048576", "pg: broadcast_ 4"])
+ORDER = ["pg: allreduce_ 1048576", "pg: broadcast_ 4"]
+WORK = Work(2, 1 << 20, [ORDER])
 
 
 def figures(seed, *, steps=400, longer=1.0, slower=1.0, ranks=2):
@@ -92,16 +93,32 @@ def test_runs_of_unequal_length_are_compared():
     assert named(differences(a, b))["step"].difference == pytest.approx(0.5, abs=0.1)
 
 
+def test_order_of_operations_is_that_of_some_steps():
+    def work(*orders):
+        samples = Samples(first_step=0)
+        for number, operations in enumerate(orders):
+            samples.add_steps([step(rank, number) for rank in (0, 1)])
+            calls = tuple(_call(op, 10**18 + at, 10) for at, op in enumerate(operations))
+            samples.add_waits(StepWaits.of(number, 10**18, 80 * MS, calls, {}))
+        return samples.work(2).operations
+
+    stop = ["pg: broadcast_ 1048576", "pg: allreduce_ 1048576"]
+    assert work(*[["allreduce_"], ["broadcast_", "allreduce_"]] * 2, ["send"]) == [stop[1:], stop]
+    assert work(["allreduce_"], ["send"]) is None
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (Work(2, 1 << 20, ["pg: allreduce_ 1048576", "pg: broadcast_ 4"]), ""),
+        (Work(2, 1 << 20, [ORDER]), ""),
+        (Work(2, (1 << 20) + 8, [["pg: broadcast_ 8", *ORDER], ORDER]), ""),
+        (Work(2, (1 << 20) + 8, None), ""),
         (Work(2, None, None), ""),
         (Work(4, 1 << 20, None), "2 and 4 ranks"),
         (Work(2, 1 << 21, None), "1.00 MiB and 2.00 MiB a step"),
-        (Work(2, 1 << 20, ["pg: allreduce_ 1048576"]), "2 and 1 collective a step"),
+        (Work(2, 1 << 20, [ORDER[:1]]), "2 and 1 collective a step"),
         (
-            Work(2, 1 << 20, ["pg: broadcast_ 4", "pg: allreduce_ 1048576"]),
+            Work(2, 1 << 20, [ORDER[::-1]]),
             "collective 1 of a step is pg: allreduce_ 1048576 and pg: broadcast_ 4",
         ),
     ],

@@ -89,7 +89,7 @@ def test_report_of_a_recording_is_that_of_its_job(recorded):
     assert (run["steps"], run["late_ranks"][0]["rank"]) == (60, 1)
     assert run["work"] == {
         "world_size": 2, "comm_bytes": 3 << 20,
-        "operations": ["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"],
+        "operations": [["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"]],
     }  # fmt: skip
     assert {"step", "overlap", "waiting", "op allreduce_", "rank 1 exposed"} <= {
         each["name"] for each in run["figures"]
