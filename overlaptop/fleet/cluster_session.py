@@ -128,6 +128,8 @@ class ClusterSession:
         self._earlier: Snapshot | None = None
         """Last Snapshot of the previous job, until the present one is known."""
         self._homes: frozenset[tuple[str, str]] = frozenset()
+        self._beside: set[str] = set()
+        """Jobs that ran when the job was last seen to run: no restarts of it."""
         """Script and directory of the job, by host."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
@@ -251,9 +253,12 @@ class ClusterSession:
     def _wanted(self, now_s: float) -> str | None:
         if self._key is not None:
             if self._goes_on():
+                if any(record.job == self._key and not record.ended for record in self.jobs):
+                    self._beside = {record.job for record in self.jobs}
                 return self._key
             for record in self.jobs:
-                if (record.script, record.cwd) in self._homes and record.job != self._key:
+                again = (record.script, record.cwd) in self._homes and record.job != self._key
+                if again and record.job not in self._beside:
                     return record.job
             if self._chosen:
                 return self._key

@@ -86,6 +86,8 @@ class JobSession:
         self._fleet = JobState(clock_ns, node)
         self._record: JobRecord | None = None
         self._hub: HubConnection | None = None
+        self._beside: set[str] = set()
+        """Jobs that ran when the job was last seen to run: no restarts of it."""
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
@@ -187,11 +189,14 @@ class JobSession:
         if held is not None:
             for record in self.jobs:
                 if record.job == held.job:
+                    if not record.ended:
+                        self._beside = {each.job for each in self.jobs}
                     return record
             if self._hub is not None and not self._fleet.job_ended and self._hub.alive:
                 return None  # its hub is alive, even if the directory lacks it
             for record in self.jobs:
-                if (record.script, record.cwd) == (held.script, held.cwd):
+                again = (record.script, record.cwd) == (held.script, held.cwd)
+                if again and record.job not in self._beside:
                     return record
         elif self._chosen is not None:
             return next((record for record in self.jobs if record.job == self._chosen), None)

@@ -241,6 +241,21 @@ def test_job_that_starts_again_under_another_key_is_followed(cluster):
     assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
 
 
+def test_job_of_the_same_script_beside_it_is_no_restart(cluster):
+    for host in cluster.hosts:
+        host.jobs.append(record("job-2"))
+    session = cluster.session(JobSelector(key="job-1"))
+    cluster.live(session)
+    cluster.look_again(session)
+    for host in cluster.hosts:
+        host.hub.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(host)), status(ended=True))
+        host.hub.alive = False
+        host.jobs = [record("job-2")]
+    cluster.look_again(session)
+    assert cluster.look_again(session).hub_state is HubState.ENDED
+    assert session.job_key == "job-1"
+
+
 def test_restarted_job_is_followed_although_a_node_is_lost(cluster):
     session = cluster.session()
     cluster.live(session)

@@ -112,6 +112,19 @@ def test_restarted_job_is_followed_although_its_key_is_new():
     assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
+def test_job_of_the_same_script_beside_it_is_no_restart():
+    world = World(record(), record("job-2"))
+    session = world.session(JobSelector(key="job-1"))
+    live(world, session)
+    world.look_again(session)
+    world.hubs[0].say(RankEnd(0, T0, True), status(ended=True))
+    world.jobs[:] = [record("job-2")]
+    assert (world.look_again(session).hub_state, session.job_key) == (HubState.ENDED, "job-1")
+    world.jobs[:] = [record("job-2"), record("job-3", hub_pid=9)]
+    world.look_again(session)
+    assert session.job_key == "job-3"
+
+
 def test_failed_ranks_that_torchrun_may_start_again_are_awaited():
     launcher = {"restarter_pid": os.getpid(), "restarter_start_ticks": process_start_time(os.getpid())}
     world = World(record(**launcher))
