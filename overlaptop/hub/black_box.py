@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import groupby
 
 from overlaptop.hub.history import FromRank, JobHistory
@@ -78,13 +79,13 @@ class HubBlackBox:
             path = black_boxes.path_of(self._welcome.job, self._welcome.started_ns, occasion)
             new = path.with_name(f"{path.name}.new")
             new.unlink(missing_ok=True)
-            writer = RecordingWriter(new)
             try:
-                for at_ns, payloads in self._batches(now_s):
-                    writer.add_frames(at_ns, "", b"".join(map(frame, payloads)))
+                with closing(RecordingWriter(new)) as writer:
+                    for at_ns, payloads in self._batches(now_s):
+                        writer.add_frames(at_ns, "", b"".join(map(frame, payloads)))
+                new.replace(path)
             finally:
-                writer.close()
-            new.replace(path)
+                new.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - the hub goes on after any error
             self._refused = True
             log_line(f"no black box: {error}")

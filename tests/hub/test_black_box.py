@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
 from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.jobs.sockets import view_socket
-from overlaptop.recording import black_boxes
+from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
 from overlaptop.wire.messages import Found, HubStatus, Notice, RankEnd, RankStalled
@@ -181,6 +182,17 @@ def test_newest_jobs_are_kept(job, socket_dir):
     ]  # fmt: skip
     assert len(left) == 2 * black_boxes.KEPT_JOBS
     assert stranger.exists()
+
+
+def test_full_disk_leaves_no_part_of_a_black_box(job, socket_dir, monkeypatch):
+    said = []
+    monkeypatch.setattr(black_box, "log_line", said.append)
+    full = SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=99)
+    monkeypatch.setattr(writer.os, "fstatvfs", lambda _: full)
+    job.steps(20)
+    job.box.end(job.now_s)
+    assert said == ["no black box: [Errno 28] too little of the disk is left for the job"]
+    assert list((socket_dir / "black_boxes").iterdir()) == []
 
 
 def test_without_mcap_the_log_says_so_once(job, monkeypatch):

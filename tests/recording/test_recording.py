@@ -4,6 +4,7 @@ import os
 import random
 import resource
 import signal
+from types import SimpleNamespace
 
 import pytest
 from mcap.reader import make_reader
@@ -199,10 +200,8 @@ def test_recording_ends_while_the_disk_has_room_for_the_job(tmp_path, monkeypatc
     path = tmp_path / "run.mcap"
     job = PlayedJob(Clock(), path)
     job.step(0)
-    disk = os.statvfs(tmp_path)
-    values = [*disk]
-    values[4] = 1000  # blocks that are free
-    monkeypatch.setattr(writer.os, "fstatvfs", lambda _: os.statvfs_result(values))
+    almost_full = SimpleNamespace(f_bavail=3, f_frsize=1, f_blocks=99)
+    monkeypatch.setattr(writer.os, "fstatvfs", lambda _: almost_full)
     with pytest.raises(OSError, match="too little of the disk"):
         job.step(1, after_s=10)
     job.recorder.end()
