@@ -133,10 +133,14 @@ def _steps(
     details: dict[int, dict[int, StepDetail]] = {}
     disturbed: set[int] = set()
     for view in views:
-        for step in _newest(view, first, most):
+        left = most
+        for step in chain(reversed(view.history), reversed(view.older)):
+            if not left or step.step < first:
+                break
             if step.disturbed:
                 disturbed.add(step.step)
-            if step.measured:
+            if step.comm_ns is not None:
+                left -= 1
                 totals.setdefault(step.step, {})[view.rank] = step
         for detail in view.details:
             details.setdefault(detail.step, {})[view.rank] = detail
@@ -147,16 +151,6 @@ def _steps(
         for number, of_ranks in sorted(totals.items())
         if number not in disturbed and _needed(of_ranks, ends_ns) <= of_ranks.keys()
     ]
-
-
-def _newest(view: RankView, first: int, most: int) -> Iterable[StepTotals]:
-    """Yield steps from the newest on, until `most` of them are measured."""
-    measured = 0
-    for step in chain(reversed(view.history), reversed(view.older)):
-        if measured >= most or step.step < first:
-            return
-        yield step
-        measured += step.measured
 
 
 def _needed(totals: Mapping[int, StepTotals], ends_ns: Mapping[int, float]) -> set[int]:
