@@ -24,9 +24,9 @@ from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.gather import HubGathering
 from overlaptop.agent.hang_watch import HangWatch
 from overlaptop.agent.hooks.process_groups import collectives_begun
-from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
+from overlaptop.agent.isolation.patching import uncompiled
 from overlaptop.agent.isolation.threads import Thread, signals_blocked
 from overlaptop.agent.knobs.change_bucket_size import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels

@@ -7,13 +7,12 @@ that, so the work waits for the annotation's end.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from overlaptop.agent.isolation.compiling import transparent
+from overlaptop.agent.isolation.patching import note_calls
 
 ANNOTATION = "Optimizer.step#"
 
@@ -34,31 +33,17 @@ class AfterOptimizer:
         """
         from torch.autograd.profiler import record_function
 
-        begin: Callable[[Any], Any] = record_function.__enter__
-        end: Callable[..., Any] = record_function.__exit__
-
-        @functools.wraps(begin)
-        def watched_begin(annotation: Any) -> Any:
-            if annotation.name.startswith(ANNOTATION):
-                self._open[threading.get_ident()] += 1
-            return begin(annotation)
-
-        @functools.wraps(end)
-        def watched_end(annotation: Any, *args: Any) -> Any:
-            out = end(annotation, *args)
-            if annotation.name.startswith(ANNOTATION):
-                self._on_end(threading.get_ident())
-            return out
+        names = ("__enter__", "__exit__")
+        originals = [getattr(record_function, name) for name in names]
+        note_calls(record_function, names[0], self._on_begin)
+        note_calls(record_function, names[1], self._on_end, after=True)
+        ours = [getattr(record_function, name) for name in names]
 
         def restore() -> None:
-            if record_function.__enter__ is watched_begin and record_function.__exit__ is watched_end:
-                record_function.__enter__ = begin  # type: ignore[method-assign]
-                record_function.__exit__ = end  # type: ignore[method-assign]
+            if [getattr(record_function, name) for name in names] == ours:
+                for name, original in zip(names, originals, strict=True):
+                    setattr(record_function, name, original)
 
-        transparent(watched_begin)
-        transparent(watched_end)
-        record_function.__enter__ = watched_begin  # type: ignore[method-assign]
-        record_function.__exit__ = watched_end  # type: ignore[method-assign]
         self._restore = restore
 
     def call(self, then: Callable[[], None]) -> None:
@@ -77,7 +62,14 @@ class AfterOptimizer:
         if restore is not None:
             restore()
 
-    def _on_end(self, thread: int) -> None:
+    def _on_begin(self, annotation: Any) -> None:
+        if annotation.name.startswith(ANNOTATION):
+            self._open[threading.get_ident()] += 1
+
+    def _on_end(self, annotation: Any, *_: Any) -> None:
+        if not annotation.name.startswith(ANNOTATION):
+            return
+        thread = threading.get_ident()
         self._open[thread] -= 1
         if thread == self._thread and self._open[thread] <= 0:
             then, self._then = self._then, None

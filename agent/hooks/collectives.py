@@ -19,10 +19,9 @@ import torch.distributed as dist
 from overlaptop.agent import placement
 from overlaptop.agent.hooks.issued import IssuedCalls
 from overlaptop.agent.hooks.waits import WaitHooks, is_traced
-from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import replace, transparent, uncompiled
 from overlaptop.agent.sources.base import CollectiveCall, Wait, only
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known

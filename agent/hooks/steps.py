@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import note_calls, replace
+from overlaptop.agent.isolation.patching import note_calls, replace, transparent, uncompiled
 from overlaptop.agent.sources.base import Edge
 
 PROFILER_SIGN = "a step is one of torch.profiler's"

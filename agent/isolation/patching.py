@@ -1,13 +1,20 @@
-"""Replaces a torch function by a wrapper: the agent can see some calls in no other way."""
+"""Replaces a torch function by a wrapper: the agent can see some calls in no other way.
+
+And keeps torch.compile from compiling the agent's hooks. While compiled code runs, Dynamo traces each
+Python function called outside of a graph, including hooks and kernels that C++ calls. A strategy set on a
+function's code object makes Dynamo run it as it is. Setting it imports nothing and costs nothing in a job
+that compiles nothing.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from overlaptop.agent.isolation.compiling import transparent
 from overlaptop.agent.isolation.fault_barrier import warn
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -37,3 +44,28 @@ def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool =
         replace(owner, name, noting)
     else:
         warn(f"this torch has no {owner.__name__}.{name}: the agent cannot see its calls")
+
+
+def uncompiled(function: F) -> F:
+    """Have Dynamo run ``function`` and all its callees uncompiled: for the agent's own code."""
+    return _run_as_is(function, callees=True)
+
+
+def transparent(function: F) -> F:
+    """Have Dynamo run ``function`` uncompiled but compile its callees: for wrappers of the job's code."""
+    return _run_as_is(function, callees=False)
+
+
+def _run_as_is(function: F, *, callees: bool) -> F:
+    # The public torch.compiler.disable imports Dynamo, which costs each job a second.
+    try:
+        from torch._C._dynamo import eval_frame
+
+        action = eval_frame._FrameAction  # noqa: SLF001
+        strategy = eval_frame._FrameExecStrategy(  # noqa: SLF001
+            action.SKIP, action.SKIP if callees else action.DEFAULT
+        )
+        eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    except (ImportError, AttributeError):  # this torch has another name for it; most jobs compile nothing
+        pass
+    return function

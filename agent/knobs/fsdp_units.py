@@ -13,9 +13,8 @@ from typing import Any
 
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
-from overlaptop.agent.isolation.compiling import transparent
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import note_calls
+from overlaptop.agent.isolation.patching import note_calls, transparent
 from overlaptop.agent.script.importing import when_imported
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
