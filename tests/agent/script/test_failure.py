@@ -88,10 +88,8 @@ IN_A_CHILD = """
 """
 
 
-@pytest.mark.parametrize(("method", "how"), [("forkserver", "ends"), ("torch", "fails")])
+@pytest.mark.parametrize(("method", "how"), [("fork", "ends"), ("torch", "fails")])
 def test_rank_that_multiprocessing_forked_reports_its_own_end(run_ranks, method, how):
-    job = run_ranks(
-        IN_A_CHILD, nproc=1, agent=False, arguments=(method, how), forked=method != "forkserver"
-    )
+    job = run_ranks(IN_A_CHILD, nproc=1, agent=False, arguments=(method, how), forked=True)
     (end,) = job.of(RankEnd)
     assert (end.clean, end.failure) == (True, "ValueError: boom" if how == "fails" else "")
