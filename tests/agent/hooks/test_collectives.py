@@ -182,49 +182,6 @@ def test_steps_with_hidden_ends_are_unknown_with_a_reason(job) -> None:
     assert job.info().left_out.endswith("are left out: its end is hidden")
 
 
-def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
-    job = run_ranks(
-        """
-        import time
-        import torch, torch.distributed as dist
-        import overlaptop.agent
-        from overlaptop.agent.sources.host import HostSource
-        dist.init_process_group("gloo")
-        tensor, store = torch.ones(4), dist.distributed_c10d._get_default_store()
-        begin_wait = HostSource.wait_begin
-
-        def wait_begin(source, stream=None):
-            begun = begin_wait(source, stream)
-            store.set("others may come", "")
-            return begun
-
-        dist.barrier()
-        overlaptop.agent.step()
-        if dist.get_rank() == 0:
-            work = dist.all_reduce(tensor, async_op=True)
-            time.sleep(0.05)
-            overlaptop.agent.step()
-            time.sleep(0.05)
-            overlaptop.agent.step()
-            HostSource.wait_begin = wait_begin
-            work.wait()
-        else:
-            store.wait(["others may come"])
-            time.sleep(0.05)
-            dist.all_reduce(tensor)
-        overlaptop.agent.step()
-        dist.destroy_process_group()
-        """,
-        forked=True,
-    )
-    assert job.codes == [0, 0], job.errs
-    first, second, third = job.steps(rank=0)
-    assert 50_000_000 <= first.comm_ns == first.hidden_ns <= first.step_ns
-    assert second.comm_ns == second.hidden_ns == second.step_ns
-    assert 50_000_000 <= third.exposed_ns <= third.comm_ns <= third.step_ns
-    assert (first.collectives, second.collectives) == (1, 0)
-
-
 NUMBERED = """
 first_two = dist.new_group([0, 1])
 dist.all_reduce(ones(1))

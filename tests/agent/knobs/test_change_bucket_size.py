@@ -16,35 +16,6 @@ def test_ranks_train_to_the_same_bits_with_any_bucket_sizes(train_twice):
     train_twice("rebucket", 2, 31, 6)
 
 
-def test_running_job_takes_another_size(dashboard):
-    # The largest first: torch's own 25 MiB begin with a bucket of 1 MiB.
-    done = [dashboard.set(BUCKET_CAP_MB, mb) for mb in (100, 2, 1)]
-    assert [change.state for change in done] == ["changed"] * 3
-    for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
-        assert change.words == f"set bucket_cap_mb {new}"
-        assert (change.old, change.new) == (str(old), str(new))
-        said = f"bucket_cap_mb {old} → {new} at step {change.step:,}"
-        assert [rank.text for rank in change.ranks] == [said] * 2
-        dashboard.until_noticed(f"{said}, asked by {change.by}")
-    dashboard.goes_on()
-    for rank in (0, 1):
-        steps = dashboard.steps_of(rank)
-        left_out = [number for number, step in steps.items() if step.transitional]
-        for change, buckets in zip(done, (1, 2, 3), strict=True):
-            mine = [number for number in left_out if change.step <= number < change.step + 5]
-            # One in which the reducer learns the order, one in which it makes its buckets.
-            assert mine == [change.step, change.step + 1]
-            assert not any(steps[number].measured or steps[number].captured for number in mine)
-            after = steps[change.step + 2]
-            assert after.collectives == buckets + 1  # and the job's own
-    assert dashboard.set(BUCKET_CAP_MB, 1).ranks[0].text == "bucket_cap_mb is 1 already"
-    # The size that the model was made with comes back with its first bucket of 1 MiB.
-    back = dashboard.set(BUCKET_CAP_MB, None)
-    assert (back.words, back.old, back.new) == ("restore bucket_cap_mb", "1", "25")
-    dashboard.goes_on()
-    assert dashboard.steps[0, back.step + 2].collectives == dashboard.steps[0, done[0].step - 1].collectives
-
-
 def test_ranks_send_their_knobs_to_each_new_hub(shared, watch):
     first = watch()
     told = first.knob("bucket_cap_mb", "25")

@@ -46,6 +46,16 @@ def test_a_wait_beside_communication_is_stall(collectives, waits, compute, comm,
     assert [spans.flatten(lane) for lane in lanes] == [compute, comm, stall]
 
 
+def test_collective_that_outlives_its_step_counts_in_the_next_ones_too() -> None:
+    assembler = Assembler()
+    measured = [
+        assembler.assemble(step(number, 100 * number, [(50, 250, None, False)] if number == 0 else ()))
+        for number in range(3)
+    ]
+    assert [spans.flatten(each.comm) for each in measured] == [(50, 100), (100, 200), (200, 250)]
+    assert [len(each.collectives) for each in measured] == [1, 0, 0]
+
+
 def test_phases_of_accumulated_gradients_alternate() -> None:
     edges = [
         (Edge.BACKWARD_BEGIN, 20),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import signal
 import threading
 from itertools import cycle, pairwise, repeat
 from types import SimpleNamespace
@@ -463,31 +462,6 @@ def test_profiler_gets_cupti_at_once_in_each_state(gpu, state):
     assert job.source.reason == ""
     assert job.recovers()
     job.until(lambda: len(job.taken) == job.next_step - 1)
-
-
-@pytest.mark.parametrize("switch", ["start", "stop"])
-def test_signal_while_tracing_is_switched_reaches_the_script(gpu, monkeypatch, switch):
-    job = MeasuredJob(gpu)
-    job.until(job.detailed)
-    real = getattr(gpu, switch)
-
-    def interrupted():
-        monkeypatch.setattr(gpu, switch, real)
-        real()
-        signal.raise_signal(signal.SIGUSR1)
-
-    def handler(number, frame):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        monkeypatch.setattr(gpu, switch, interrupted)
-        with pytest.raises(TimeoutError):
-            job.run(20)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    job.next_step += 1  # as the agent counts them
-    assert job.recovers()
 
 
 # Bounds.

@@ -7,7 +7,7 @@ import sys
 import pynvml
 import pytest
 
-from overlaptop.agent.telemetry.gpu import GpuFacts, without_nvml
+from overlaptop.agent.telemetry.gpu import GpuFacts
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, pci_bus_id, text
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite
@@ -17,7 +17,6 @@ from .driver import (
     GPU_IS_LOST,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
-    TIMEOUT,
     Driver,
 )
 
@@ -149,29 +148,3 @@ def test_refusal_hurts_only_what_it_was_asked_for(opened, function: str) -> None
             assert getattr(rest, name) == getattr(whole, name), name
     driver.refuse.clear()
     assert facts.read() == whole
-
-
-def test_an_idle_links_generation_is_read_again_and_nothing_else(opened) -> None:
-    driver = machines.h200_pair()
-    facts = reader(opened(driver))
-    first = facts.read()
-    driver.calls.clear()
-    driver.gpus[0].pcie = (1, 5, 8, 16)
-    driver.refuse["nvmlDeviceGetEnforcedPowerLimit"] = TIMEOUT
-    again = facts.read_again(first)
-    assert (again.pcie_generation, again.pcie_width, again.power_limit_mw) == (1, 8, None)
-    assert set(reasons(again)) == {"power_limit_mw"}
-    assert sum(driver.calls.values()) == 3
-    driver.gpus[0].pcie, driver.refuse = (5, 5, 16, 16), {}
-    assert facts.read_again(again) == first
-
-
-def test_without_nvml_every_field_has_its_reason() -> None:
-    facts = without_nvml(2, "AMD Instinct MI300X", "0000:05:00.0", "no NVIDIA driver")
-    empty = {
-        name
-        for name in DeviceFacts.__struct_fields__
-        if getattr(facts, name) in (None, "", ()) and name != "unknown"
-    }
-    assert set(reasons(facts)) == empty
-    assert decode(encode(facts)) == facts
