@@ -199,16 +199,3 @@ def test_a_rank_for_which_there_is_no_gpu_says_so(as_rank, capsys, world_size, h
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
-
-
-def test_buckets_hold_every_parameter_once_from_last_to_first():
-    from overlaptop.workloads import ddp, gpt
-
-    model = gpt.Gpt(vocabulary=32, seq=8, width=64, layers=2)
-    cap_mb = 0.05
-    buckets = ddp.in_buckets(model, cap_mb)
-    assert [id(p) for bucket in buckets for p in bucket] == [id(p) for p in reversed([*model.parameters()])]
-    assert len(buckets) > 2
-    for bucket in buckets[:-1]:
-        assert sum(p.nbytes for p in bucket) >= cap_mb * 2**20
-        assert sum(p.nbytes for p in bucket[:-1]) < cap_mb * 2**20
