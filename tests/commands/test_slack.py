@@ -9,8 +9,6 @@ from tests.trials.live_job import LiveJob
 
 from .running import records, run_here
 
-LIMIT_S = 100
-
 
 @pytest.fixture
 def job(quickly, monkeypatch):

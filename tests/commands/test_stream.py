@@ -17,11 +17,11 @@ from .running import records
 pytestmark = pytest.mark.usefixtures("quickly")
 
 
-def played(session, steps=None):
+def played(session, steps=None, *, ends=False, detail=False):
     out = io.StringIO()
-    enough = stream(session, RecordWriter(out, steps))
+    enough = stream(session, RecordWriter(out, steps, detail=detail), detail=detail)
     found = records(out.getvalue())
-    return enough, [record for record in found if record["type"] != "end"]
+    return enough, [record for record in found if ends or record["type"] != "end"]
 
 
 def places(found):
@@ -37,9 +37,8 @@ def test_each_rank_and_step_is_one_line_in_order_of_arrival():
 
 def test_last_records_say_how_each_rank_ended():
     ends = [RankEnd(0, 7, False, exit_code=-9), RankEnd(1, 8, True, "RuntimeError: lost", 1)]
-    out = io.StringIO()
-    stream(PlayedSession(arrival(), [totals(0, 0), *ends, status(ended=True)]), RecordWriter(out))
-    first, second = records(out.getvalue())[-2:]
+    session = PlayedSession(arrival(), [totals(0, 0), *ends, status(ended=True)])
+    _, (*_, first, second) = played(session, ends=True)
     assert first == {
         "type": "end", "job": "job-1", "rank": 0, "at_ns": 7, "failed": True, "first": True,
         "exit_status": None, "signal": "SIGKILL", "failure": None,
@@ -49,17 +48,14 @@ def test_last_records_say_how_each_rank_ended():
 
 def test_a_job_that_is_started_again_goes_on_from_step_0(capsys):
     again = replace(welcome(), started_ns=T0 + 1)
-    out = io.StringIO()
     session = PlayedSession(
         arrival(),
         [totals(0, 5), RankEnd(0, 7, False, exit_code=-9)],
         [again, rank_info(0, pid=999), totals(0, 0), *end()],
     )
-    stream(session, RecordWriter(out))
-    found = records(out.getvalue())
-    kinds = [
-        (each["type"], each.get("step"), each.get("signal")) for each in found if each.get("rank") == 0
-    ]
+    _, found = played(session, ends=True)
+    of_rank = (each for each in found if each.get("rank") == 0)
+    kinds = [(each["type"], each.get("step"), each.get("signal")) for each in of_rank]
     assert kinds[:3] == [("step", 5, None), ("end", None, "SIGKILL"), ("step", 0, None)]
     assert "the job was started again" in capsys.readouterr().err
 
@@ -232,9 +228,7 @@ def test_with_detail_a_step_is_held_until_its_waits_are_known():
         [totals(0, 2), totals(1, 2)],  # their details never come
         end(),
     )
-    out = io.StringIO()
-    stream(session, RecordWriter(out, detail=True), detail=True)
-    found = records(out.getvalue())
+    _, found = played(session, detail=True)
     collectives = [record for record in found if record["type"] == "collective"]
     assert [(each["op"], each["step"], each["ranks"]) for each in collectives] == [
         ("allreduce_", 0, [0, 1]),

@@ -13,9 +13,6 @@ from tests.trials.live_job import LiveJob
 from .running import overlaptop, records, run_here
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
-# 2 MB of gradients, and steps of some 10 ms on an idle machine.
-SMALL = ["--layers", "2", "--width", "128", "--batch", "1", "--seq", "16", "--vocabulary", "512"]
-LIMIT_S = 100
 VALLEY = """
 import math
 import time
