@@ -57,16 +57,15 @@ _PARTS = ("waiting", "of it exposed", "transfer", "of it exposed", "not attribut
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
-    parser.add_argument(
-        "--json", action="store_true", help="print records instead of opening the dashboard"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
+    add("--json", action="store_true", help="print records instead of opening the dashboard")
+    add(
         "--hta",
         action="store_true",
         help="whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
     )
-    parser.add_argument(
+    add(
         "--step",
         type=int,
         metavar="N",

@@ -33,30 +33,22 @@ The job runs on these hosts; what HOST may be `overlaptop watch --help` says.
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
     """Add the options that name other hosts; `as_words`: as bare words, too. See `hosts_of`."""
     about = _HOSTS if as_words else _HOSTS_BRIEF
-    group = parser.add_argument_group("other hosts", about)
+    add = parser.add_argument_group("other hosts", about).add_argument
     if as_words:
         parser.add_argument("host", nargs="*", metavar="HOST", help="on this host instead")
     else:
-        group.add_argument(
-            "--host", action="append", default=[], metavar="HOST", help="of this host (repeat it)"
-        )
-    group.add_argument(
-        "--hosts", type=Path, metavar="FILE", help="more hosts: one a line, # begins a comment"
-    )
-    group.add_argument(
+        add("--host", action="append", default=[], metavar="HOST", help="of this host (repeat it)")
+    add("--hosts", type=Path, metavar="FILE", help="more hosts: one a line, # begins a comment")
+    add(
         "--via",
         action="append",
         default=[],
         metavar="COMMAND",
         help="the host that this command prefix reaches: 'sudo -u trainer', 'ssh -J login gpu-a'",
     )
-    group.add_argument(
-        "--python", default="", metavar="PATH", help="the interpreter there (default: its newest job's)"
-    )
-    group.add_argument(
-        "--remote-dir", default="", metavar="DIR", help="the folder of the jobs' sockets there"
-    )
-    group.add_argument(
+    add("--python", default="", metavar="PATH", help="the interpreter there (default: its newest job's)")
+    add("--remote-dir", default="", metavar="DIR", help="the folder of the jobs' sockets there")
+    add(
         "--rate",
         type=_bytes_per_s,
         default=0,

@@ -33,11 +33,10 @@ a capture under way go on).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
-    )
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
-    parser.add_argument("--json", action="store_true", help="print a record for each rank, not its path")
+    add = parser.add_argument
+    add("--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)")
+    add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    add("--json", action="store_true", help="print a record for each rank, not its path")
     add_hosts(parser)
 
 

@@ -31,16 +31,11 @@ END_LIMIT_S = 15.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
     names = ", ".join(workload.name for workload in catalog.WORKLOADS)
-    parser.add_argument(
-        "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
-    )
-    parser.add_argument(
-        "--nproc", type=positive, metavar="N", help="processes (default: one a GPU, at least 2)"
-    )
-    parser.add_argument("--steps", type=positive, metavar="N", help="end the job after N steps")
-    parser.add_argument(
-        "--json", action="store_true", help="print records instead of opening the dashboard"
-    )
+    add = parser.add_argument
+    add("workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)")
+    add("--nproc", type=positive, metavar="N", help="processes (default: one a GPU, at least 2)")
+    add("--steps", type=positive, metavar="N", help="end the job after N steps")
+    add("--json", action="store_true", help="print records instead of opening the dashboard")
     parser.set_defaults(script_words=[])
     add_screen(parser)
 

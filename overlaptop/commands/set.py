@@ -45,13 +45,10 @@ KNOBS_S = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value"
-    )
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
-    parser.add_argument(
-        "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
-    )
+    add = parser.add_argument
+    add("change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value")
+    add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    add("--json", action="store_true", help="without NAME=VALUE: print records, not a table")
     add_hosts(parser)
 
 

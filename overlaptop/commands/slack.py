@@ -47,30 +47,29 @@ refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)")
+    add(
         "--delay",
         type=_delay,
         default=(None, None),
         metavar="TIME",
         help="of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)",
     )
-    parser.add_argument("--ranks", type=_ranks, default=(), metavar="R,R", help="these only (default: all)")
-    parser.add_argument(
+    add("--ranks", type=_ranks, default=(), metavar="R,R", help="these only (default: all)")
+    add(
         "--place",
         choices=("host", "gpu"),
         default="host",
         help="the training thread sleeps as a step begins, or a kernel spins on the current stream",
     )
-    parser.add_argument(
+    add(
         "--budget",
         type=positive,
         metavar="STEPS",
         help="start no trial after STEPS steps (default: for each rank 1,000, or 90 s if longer)",
     )
-    parser.add_argument("--json", action="store_true", help="print records, not a table")
+    add("--json", action="store_true", help="print records, not a table")
     add_hosts(parser)
 
 

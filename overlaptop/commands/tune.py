@@ -61,10 +61,9 @@ KNOBS_S = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
-    parser.add_argument(
-        "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"
-    )
+    add = parser.add_argument
+    add("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
+    add("--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--values",
@@ -80,18 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="try up to seven values from A to B",
     )
-    parser.add_argument(
+    add(
         "--budget",
         type=positive,
         metavar="STEPS",
         help="start no trial after STEPS steps (default: for each value 1,000, or 90 s if longer)",
     )
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
-    parser.add_argument("--keep", action="store_true", help="set the best value on the running job")
-    parser.add_argument(
-        "--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)"
-    )
-    parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
+    add("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
+    add("--keep", action="store_true", help="set the best value on the running job")
+    add("--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)")
+    add("--json", action="store_true", help="print records, not a table and a line")
     parser.set_defaults(script_words=[])
     add_hosts(parser)
 

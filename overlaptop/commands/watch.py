@@ -31,37 +31,32 @@ _ALSO_MEANT = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop [watch] [HOST ...] [options]"
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
-    parser.add_argument("--list", action="store_true", help="list the jobs that run here or there, and end")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
+    add("--list", action="store_true", help="list the jobs that run here or there, and end")
+    add(
         "--json",
         action="store_true",
         help="print a line of JSON for each rank and step, until the job ends",
     )
-    parser.add_argument(
+    add(
         "--once",
         action="store_true",
         help="print the present state as a table (--json: as records), and end",
     )
-    parser.add_argument(
-        "--steps", type=positive, metavar="N", help="with --json: end after N steps of each rank"
-    )
-    parser.add_argument(
+    add("--steps", type=positive, metavar="N", help="with --json: end after N steps of each rank")
+    add(
         "--detail",
         action="store_true",
         help="with --json: have the ranks measure as many steps as for a dashboard",
     )
-    parser.add_argument(
-        "--wait", action="store_true", help="with --json or --once: wait for a job if there is none"
-    )
-    parser.add_argument(
+    add("--wait", action="store_true", help="with --json or --once: wait for a job if there is none")
+    add(
         "--readonly",
         action="store_true",
         help="the dashboard only shows: it changes, captures and starts nothing",
     )
-    parser.add_argument(
-        "--json-schema", action="store_true", help="print the JSON schema of all records, and end"
-    )
+    add("--json-schema", action="store_true", help="print the JSON schema of all records, and end")
     add_hosts(parser, as_words=True)
     add_screen(parser)
 
