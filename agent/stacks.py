@@ -18,8 +18,8 @@ from overlaptop.wire.messages import MAX_STACK_LINES, StackLine, StackSamples
 
 SEND_NS = 1_000_000_000
 MAX_NAME_CHARS = 120
-_GENERATED = ("<frozen", "<eval_with_key>")
-"""Prefixes of file names for code of Python's frozen modules and of torch.fx."""
+_GENERATED = ("<frozen", "<eval_with_key>", "<string>")
+"""Prefixes of file names for code of Python's frozen modules, of torch.fx, and of `exec` (dataclasses)."""
 _COMPILED = "/torchinductor_"
 
 

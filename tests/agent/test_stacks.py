@@ -61,6 +61,7 @@ HIDDEN = {
     "agent": f"{Path(stacks.__file__).parent}/hooks/steps.py",
     "frozen": "<frozen runpy>",
     "fx": "<eval_with_key>.7",
+    "exec": "<string>",
     "inductor": "/tmp/torchinductor_me/ab/cabc.py",
 }
 
