@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from overlaptop.fleet.job_state import RECENT_DETAILS, JobState
 from overlaptop.fleet.session import ReadSession
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
@@ -79,7 +81,7 @@ class FinishedSession(ReadSession):
         known = {each.info.rank: each for each in self._ranks}
         # In a live job, ranks that were announced and never seen may still come. In a trace they cannot.
         ranks = tuple(
-            replace(
+            structs.replace(
                 view,
                 history=known[view.rank].steps[-HISTORY_STEPS:],
                 details=(*view.details, *known[view.rank].newest_details),
