@@ -35,7 +35,3 @@ class Cluster:
             messages += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
             messages.append(detail(rank, 39))
         host.hub.say(*messages, status())
-
-    def without_the_job(self, name):
-        """That host has no job; to be called before anything else."""
-        self.host(name).jobs = []

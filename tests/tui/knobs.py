@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.commands import CommandReport, make_setting
 from overlaptop.wire.knobs import KnobFacts
-from tests.fleet.builders import BUCKET_CAP_MB, T0, info, status, welcome
+from tests.fleet.builders import BUCKET_CAP_MB, T0, info
 
 from .fakes import running_job
 
@@ -74,11 +74,3 @@ def by_another(session, value=400, *, knob=BUCKET, by="eve@there, pid 7", at_ns=
     command = replace(make_setting(knob, value), by=by, at_ns=at_ns)
     session.say(command)
     return command
-
-
-def turn_to(session, job, script="/home/me/train.py"):
-    """Another job is shown, of which the bucket size can be changed."""
-    session.job_key = job
-    session.fleet.apply(welcome(job=job, script=script))
-    session.say(status())
-    send_knobs(session, BUCKET)
