@@ -3,12 +3,13 @@
     python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
     python benchmarks/dashboard.py --line 30000:100
     python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 128 [--gather]]
+    python benchmarks/dashboard.py --ranks 2 --past 1000000
 
 Real hubs, and ranks that this plays; one step in four is measured, with a timeline if the rank is watched.
 First ``overlaptop`` runs on a terminal of its own, then ``overlaptop --json --detail``, whose records say
 how late they come. With ``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second)
 and latency (ms). With several hubs, each is a host of its own, reached by ``--via``; with
-``--gather`` all are reached through the first one.
+``--gather`` all are reached through the first one. ``--past``: steps made before the dashboard comes.
 """
 
 from __future__ import annotations
@@ -132,8 +133,10 @@ class Rank:
                     self.detail = wanted.detail
 
 
-def play(ranks: int, hubs: int, step_ns: int, ready: Path, *, gather: bool) -> None:
-    """Start the hubs, write the time to ``ready`` once all ranks are connected, and send steps for ever."""
+def play(ranks: int, hubs: int, step_ns: int, past: int, ready: Path, *, gather: bool) -> None:
+    """Start the hubs, send ``past`` steps at once, write the time of step 0 to ``ready``, and send what
+    ranks would until this process ends.
+    """
     lines = []
     root = "127.0.0.1", 0
     os.environ[VARIABLE] = secrets.token_hex(32)
@@ -147,11 +150,15 @@ def play(ranks: int, hubs: int, step_ns: int, ready: Path, *, gather: bool) -> N
         if gather:
             answer = own[0].gather(*root)
             root = answer.host, answer.port
-    began_ns = time.time_ns()
-    ready.write_text(str(began_ns))
+    began_ns = time.time_ns() - past * step_ns
     for step in count():
+        if step == past:
+            began_ns = time.time_ns() - past * step_ns
+            ready.write_text(str(began_ns))
         time.sleep(max(0.0, (began_ns + (step + 1) * step_ns - time.time_ns()) / 1e9))
-        start_ns = time.time_ns() - step_ns  # this process may be behind
+        start_ns = began_ns + step * step_ns
+        if step >= past:
+            start_ns = time.time_ns() - step_ns  # this process may be behind
         for line in lines:
             line.send(step, start_ns, step_ns)
 
@@ -276,7 +283,9 @@ def measure_screen(
         print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
         hubs_s = [cpu_s(pid) - spent_s for pid, spent_s in zip(hub_pids, before_hubs_s, strict=True)]
         print(f"hubs           {sum(hubs_s) / took_s:.1%} of one core, the first {hubs_s[0] / took_s:.1%}")
-        print(f"memory         {peak_mib(pid):.0f} MiB at most")
+        print(
+            f"memory         {peak_mib(pid):.0f} MiB at most, the first hub {peak_mib(hub_pids[0]):.0f} MiB"
+        )
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
         drawn = [line.split() for line in ages.read_text().splitlines()]
         late_s = [float(age_s) for _, age_s in drawn]
@@ -331,13 +340,14 @@ def main() -> None:
     parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
     parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--past", type=int, default=0, metavar="STEPS")
     parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--show", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     step_ns = round(1e9 / options.steps_per_s)
     if options.play:
-        play(options.ranks, options.hubs, step_ns, options.play, gather=options.gather)
+        play(options.ranks, options.hubs, step_ns, options.past, options.play, gather=options.gather)
     if options.show:
         ages, *words = options.show
         raise SystemExit(show(Path(ages), words))
@@ -353,7 +363,7 @@ def main() -> None:
             vias = [["--via", f"env OVERLAPTOP_DIR={each}"] for each in hub_folders(options.hubs)]
             where = [*chain(*vias), "--python", sys.executable]
         rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
-        rate += ["--hubs", str(options.hubs), *["--gather"] * options.gather]
+        rate += ["--hubs", str(options.hubs), "--past", str(options.past), *["--gather"] * options.gather]
         ready = folder / "ready"
         with running([*this, "--play", str(ready), *rate]) as played:
             while not ready.exists():
