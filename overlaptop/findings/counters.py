@@ -122,8 +122,7 @@ def _loses(
     if more(full_collections, HALF_A_COLLECTION):
         yield more(cpu_ns, share * step_ns), Cause.COLLECTING
         return
-    others = evidence.ranks.keys() - {rank}
-    if not loads_ns and (line := slow_line(evidence, rank, others, asleep=True)) is not None:
+    if not loads_ns and (line := slow_line(evidence, rank, asleep=True)) is not None:
         asleep_share = line.share - line.others_share
         is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
         yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING

@@ -54,14 +54,18 @@ class SlowLine(ScriptLine):
 
 
 def slow_line(
-    evidence: Evidence, rank: int, others: Collection[int], *, asleep: bool = False
+    evidence: Evidence, rank: int, others: Collection[int] = (), *, asleep: bool = False
 ) -> SlowLine | None:
-    """Return the line with the largest excess over the others. None: none is clear, or there are too few
-    samples. ``asleep``: count only the last seconds' samples of a sleeping thread.
+    """Return the line with the largest excess over ``others``, or over all other ranks. None: none is
+    clear, or there are too few samples. ``asleep``: count only the last seconds' samples of a sleeping
+    thread.
     """
     every = _every_share(evidence, asleep)
-    own, theirs = every.get(rank), [every[other] for other in others if other in every]
-    if own is None or not own.of_line or not theirs:
+    own = every.get(rank)
+    if own is None or max(own.of_line.values(), default=0.0) < LEAST_MORE:
+        return None
+    theirs = [every[other] for other in others or evidence.ranks.keys() - {rank} if other in every]
+    if not theirs:
         return None
     if len(theirs) == len(every) - 1:
         ordered = _ordered_shares(evidence, asleep)

@@ -4,6 +4,7 @@ Collections of the younger generations take microseconds and are not counted.
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 from statistics import median
 
 from overlaptop import text
@@ -14,6 +15,7 @@ from overlaptop.findings.late import Cause, late_by, late_ranks
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
+_COLLECTIONS = attrgetter("full_collections")
 FEWEST = 2
 """Fewest steps with a full collection of a rank: one may be long for another reason."""
 ADVICE = (
@@ -43,7 +45,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     costs_ns = {
         rank: cost_ns
         for rank, view in evidence.ranks.items()
-        if (cost_ns := _cost_ns([step for step in view.history if step.measured and not step.disturbed]))
+        if any(map(_COLLECTIONS, view.history))
+        and (cost_ns := _cost_ns([step for step in view.history if step.measured and not step.disturbed]))
     }
     together_ns = round(sum(costs_ns.values()))
     if together_ns >= COSTLY_SHARE * evidence.step_ns:
