@@ -4,11 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
 
 from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.tui.model.dashboard import Dashboard
@@ -22,6 +24,22 @@ from overlaptop.tui.widgets.view import JobView
 
 class Views(Vertical, inherit_bindings=False):
     """Views, scrolled only by the screen's keys."""
+
+
+class KeyHints(Footer):
+    """The screen's keys, as many as fit: none is cut off."""
+
+    def compose(self) -> ComposeResult:
+        space = self.app.size.width + 1
+        for hint in super().compose():
+            if isinstance(hint, FooterKey):
+                space -= cell_len(hint.key_display) + 1 + cell_len(hint.description) + 1
+            if space < 0:
+                return
+            yield hint
+
+    def on_resize(self) -> None:
+        self.refresh(recompose=True)
 
 
 class DashboardScreen(Screen[None], inherit_bindings=False):
@@ -38,7 +56,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield Views(*self._views)
         yield self._change
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyHints(show_command_palette=False, compact=True)
 
     @property
     def knob(self) -> str:
