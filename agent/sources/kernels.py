@@ -46,6 +46,8 @@ DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 PAUSE_S, PAUSE_TIMES = 5.0, 4
 """A step longer than both (seconds, and times the previous step) ends the window: the job is doing
 something else. It does not count while the GPU is still at earlier steps."""
+MAX_OVERFLOWS = 3
+"""Consecutive windows with more records than can be kept: one may hold an evaluation."""
 COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
 """Cost of tracing a step, for any job and for launch-bound jobs. In the latter each launch is slower, and
 nothing hides that (benchmarks/README.md)."""
@@ -122,6 +124,8 @@ class KernelsSource:
         self._lead_ns = 0
         self._overflowed = 0
         """Steps that were not taken in time."""
+        self._overflows = 0
+        """Consecutive windows with too many records."""
 
     @property
     def detail_every(self) -> int:
@@ -228,9 +232,9 @@ class KernelsSource:
         window = self._window
         if self._state is _State.TRACING and window is not None:
             if self._tracer.exhausted or window.overflows:
-                self._give_up(OVERFLOWS)
-                return
-            if self._is_paused():
+                self._overflows += 1
+                window.end()
+            elif self._is_paused():
                 window.end()
             if window.finished.is_set():
                 self._switch_off()
@@ -324,7 +328,9 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        if window is not None and window.pending and not window.broken:
+        if self._overflows >= MAX_OVERFLOWS:
+            self._give_up(OVERFLOWS)
+        elif window is not None and window.pending and not window.broken:
             self._give_up(TAKEN_OVER)
 
     def _read_window(self, until_ns: int) -> list[TracedStep]:
@@ -352,6 +358,7 @@ class KernelsSource:
 
     def _take_in(self, steps: list[TracedStep]) -> None:
         self._note_progress()
+        self._overflows = 0
         self.schedule.prior = LAUNCH_BOUND_COST if steps[-1].waits_for_launches else COST
         named = self._naming.name(steps, self._host_step_ns, watched=self.schedule.watched)
         self._measured.update((step.step, step) for step in named)

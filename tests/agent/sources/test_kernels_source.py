@@ -391,14 +391,18 @@ def test_a_window_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
     assert job.source.lost == gpu.lost
 
 
-def test_window_of_more_records_than_can_be_kept_is_given_up(gpu):
+@pytest.mark.parametrize("times", [1, kernels.MAX_OVERFLOWS])
+def test_only_several_windows_of_too_many_records_are_given_up(gpu, times):
     job = MeasuredJob(gpu)
-    job.until_tracing()
-    gpu.exhausted = True
-    job.take()
-    assert not gpu.tracing
-    assert job.source.gave_up == kernels.OVERFLOWS
+    for _ in range(times):
+        assert not job.source.gave_up
+        job.until_tracing()
+        gpu.exhausted = True
+        job.take()
+        gpu.exhausted = False
+        assert not gpu.tracing
     job.run(2)
+    assert job.source.gave_up == ("" if times == 1 else kernels.OVERFLOWS)
     assert job.is_whole()
 
 
