@@ -22,7 +22,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import note_calls, replace, transparent, uncompiled
+from overlaptop.agent.isolation.patching import (
+    note_calls,
+    own_handle_numbers,
+    replace,
+    transparent,
+    uncompiled,
+)
 from overlaptop.agent.sources.base import Edge
 
 PROFILER_SIGN = "a step is one of torch.profiler's"
@@ -81,8 +87,9 @@ class StepHooks:
 
         # Run their caller uncompiled, too: traced, it would omit them. The step itself is compiled.
         transparent(torch.optim.Optimizer.profile_hook_step(before_step))
-        register_optimizer_step_pre_hook(uncompiled(before_step))
-        register_optimizer_step_post_hook(uncompiled(after_step))
+        with own_handle_numbers():
+            register_optimizer_step_pre_hook(uncompiled(before_step))
+            register_optimizer_step_post_hook(uncompiled(after_step))
         self._patch_backward()
         self._patch_grad_scaler()
         # Each optimizer calls it once, when it is created or unpickled.

@@ -9,7 +9,8 @@ that compiles nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from overlaptop.agent.isolation.fault_barrier import warn
@@ -44,6 +45,25 @@ def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool =
         replace(owner, name, noting)
     else:
         warn(f"this torch has no {owner.__name__}.{name}: the agent cannot see its calls")
+
+
+@contextmanager
+def own_handle_numbers() -> Iterator[None]:
+    """Give the hooks registered here numbers below 0. Torch numbers all hooks of a process in order, and a
+    model that is saved whole contains the numbers of its hooks.
+    """
+    from torch.utils.hooks import RemovableHandle
+
+    global _handle_number
+    job_number, RemovableHandle.next_id = RemovableHandle.next_id, _handle_number
+    try:
+        yield
+    finally:
+        _handle_number, RemovableHandle.next_id = RemovableHandle.next_id, job_number
+
+
+_handle_number = -(1 << 30)
+"""The agent's next hook number."""
 
 
 def uncompiled(function: F) -> F:

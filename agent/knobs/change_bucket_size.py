@@ -18,6 +18,7 @@ from overlaptop.agent.control.action import Outcome, SettingAction, brief
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import why_uncounted
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
+from overlaptop.agent.isolation.patching import own_handle_numbers
 from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
 from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
@@ -160,7 +161,8 @@ class RebucketAction(SettingAction):
         if old == new and not self._remakes:
             return False
         self._forget()
-        self._watch = model.register_forward_pre_hook(self._before_forward)
+        with own_handle_numbers():
+            self._watch = model.register_forward_pre_hook(self._before_forward)
         return True
 
     def _caps_for(self, model: Any) -> BucketCaps:

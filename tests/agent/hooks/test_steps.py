@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from overlaptop.agent.hooks import steps
 from overlaptop.agent.hooks.steps import BACKWARD_SIGN, LEAST_PASSES, PROFILER_SIGN, StepHooks
@@ -44,6 +45,13 @@ def other():
 
 def sgd(*parameters, kind=torch.optim.SGD):
     return kind(parameters, lr=0.1)
+
+
+def test_the_hooks_take_no_number_of_the_jobs_own_hooks():
+    """A model that is saved whole contains them."""
+    number = RemovableHandle.next_id
+    Recorder().barrier.active = False
+    assert RemovableHandle.next_id == number
 
 
 def test_accumulated_gradients_are_several_backwards_in_one_step(recorder, weight):
