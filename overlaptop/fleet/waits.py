@@ -70,9 +70,10 @@ class StepWaits:
     @property
     def main_late_rank(self) -> int | None:
         """The rank that caused by far most of the step's waiting. None if several did, or nobody."""
-        if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
+        late = self.lateness
+        if late is None or (awaited := late.awaited).caused_wait_ns < MOST * late.wait_ns:
             return None
-        return self.lateness.late_rank
+        return awaited.rank if awaited.caused_wait_ns else None
 
     def late_rank(self, rank: int) -> int | None:
         """Return the rank that caused most waiting in collectives with this one. None: nobody, or not

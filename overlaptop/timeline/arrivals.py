@@ -21,6 +21,7 @@ All times are integers in ns, on one clock for all ranks.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import msgspec
 
@@ -296,6 +297,9 @@ class RankLateness:
         return self.late_count / self.collectives
 
 
+_COUNTS = attrgetter("late_count", "collectives", "caused_wait_ns")
+
+
 @dataclass(frozen=True, slots=True)
 class Lateness:
     """Which ranks were late over a window."""
@@ -379,12 +383,7 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
         for each in window.ranks:
             of_rank.setdefault(each.rank, []).append(each)
     ranks = [
-        RankLateness(
-            rank,
-            sum(each.late_count for each in counts),
-            sum(each.collectives for each in counts),
-            sum(each.caused_wait_ns for each in counts),
-        )
+        RankLateness(rank, *map(sum, zip(*map(_COUNTS, counts), strict=True)))
         for rank, counts in of_rank.items()
     ]
     collectives, wait_ns, receive_wait_ns = (
