@@ -47,9 +47,10 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 OnTop = TypeVar("OnTop", bound=DashboardScreen)
 
 MOST_UNREAD_S = 0.25
-"""Longest time between two reads, also while paused: unread data would be dropped."""
-DRAWING_SHARE, MOST_UNDRAWN_S = 0.2, 0.5
-"""If drawing takes long, as with many ranks: its share of the time, and the longest rest."""
+"""Time between two reads, also while paused: unread data would be dropped."""
+WORKING_SHARE, LONGEST_REST_S = 0.2, 0.45
+"""If reading and drawing take long, as with many ranks: their share of the time once the history is read,
+and the longest time between two reads: less than two ticks."""
 
 
 class OverlaptopApp(App[int]):
@@ -84,7 +85,7 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self._reads = 0
-        self._draw_at_s = 0.0
+        self._rests_until_s = 0.0
         self._offered: tuple[object, ...] = ()
         self._offer_themes(name)
 
@@ -110,13 +111,17 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
+        """Read the session, and draw if a redraw is due."""
+        began_s = time.monotonic()
+        if began_s < self._rests_until_s:
+            return
         self.read()
         self._reads += 1
-        if self._reads % self._reads_a_drawing == 0 and time.monotonic() >= self._draw_at_s:
-            began_s = time.monotonic()
+        if self._reads % self._reads_a_drawing == 0:
             self.show()
-            rest_s = (time.monotonic() - began_s) / DRAWING_SHARE
-            self._draw_at_s = began_s + min(MOST_UNDRAWN_S, rest_s)
+        if not self.dashboard.latest.replaying:
+            worked_s = time.monotonic() - began_s
+            self._rests_until_s = began_s + min(LONGEST_REST_S, worked_s / WORKING_SHARE)
 
     def read(self) -> None:
         self.dashboard.read()
