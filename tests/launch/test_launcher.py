@@ -8,6 +8,7 @@ from torch.distributed.run import get_args_parser
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
 from overlaptop.launch.supervised import complaint, how_it_ended
+from tests.launch.jobs import Alone
 from tests.processes import eventually
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
@@ -113,39 +114,26 @@ def script(tmp_path, body):
     return path
 
 
-def ended(path, *options):
-    """A job that has run to its end."""
-    job = Launcher(path, options, TWO_ON_GLOO)
-    job.start()
-    eventually(lambda: job.poll() is not None)
-    return job
-
-
-def test_a_job_that_fails_tells_its_status_and_its_reason(tmp_path, traces, monkeypatch):
+def test_a_job_whose_options_are_refused_tells_its_reason(tmp_path, traces, monkeypatch):
     """Started in a folder whose modules nobody may take for the standard library's."""
     here = tmp_path / "here"
     here.mkdir()
     for name in ("secrets", "token", "random", "logging", "signal", "socket", "struct", "subprocess"):
         (here / f"{name}.py").write_text(f"raise SystemExit('imported {name}')")
     monkeypatch.chdir(here)
-    (tmp_path / "own.py").write_text("size = 'large'")
-    path = script(tmp_path, "import own\nraise ValueError(f'too {own.size}')")
-    with ended(path) as job:
-        assert (job.poll(), job.how_it_ended, job.usage_error) == (1, "exit status 1", False)
-        assert job.complaint()[-1] == "ValueError: too large"
-    assert traces.alive() == []
-
-
-def test_options_that_the_script_refuses_are_a_usage_error(tmp_path):
-    body = "import argparse; argparse.ArgumentParser(prog='job.py').parse_args()"
-    with ended(script(tmp_path, body), "--nonsense") as job:
-        assert (job.how_it_ended, job.usage_error) == ("exit status 2", True)
+    (tmp_path / "own.py").write_text("name = 'job.py'")
+    path = script(tmp_path, "import argparse, own; argparse.ArgumentParser(prog=own.name).parse_args()")
+    with Launcher(path, ["--nonsense"], TWO_ON_GLOO) as job:
+        job.start()
+        eventually(lambda: job.poll() is not None)
+        assert (job.poll(), job.how_it_ended, job.usage_error) == (1, "exit status 2", True)
         assert job.complaint()[-1] == "job.py: error: unrecognized arguments: --nonsense"
+    assert traces.alive() == []
 
 
 def test_job_that_writes_without_end_runs_and_is_stopped(tmp_path, traces):
     body = "while True: print('x' * 10_000, flush=True)"
-    with Launcher(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
+    with Alone(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
         job.start()
         eventually(lambda: len(job.output()) > 5)
         assert job.poll() is None
