@@ -78,10 +78,8 @@ def one_round(seconds: float) -> tuple[Figures, Figures]:
     ours, theirs = live(seconds), captured()
     longest_ns = LONGER * median(step["step_ns"] for step in ours)
 
-    def of_usual(steps: list[Record]) -> Figures:
-        return figures([step for step in steps if step["step_ns"] <= longest_ns])
-
-    return of_usual(ours), of_usual(theirs)
+    usual = [[step for step in steps if step["step_ns"] <= longest_ns] for steps in (ours, theirs)]
+    return figures(usual[0]), figures(usual[1])
 
 
 def output_of(*words: str) -> list[str]:

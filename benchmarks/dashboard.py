@@ -283,9 +283,7 @@ def measure_screen(
         print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
         hubs_s = [cpu_s(pid) - spent_s for pid, spent_s in zip(hub_pids, before_hubs_s, strict=True)]
         print(f"hubs           {sum(hubs_s) / took_s:.1%} of one core, the first {hubs_s[0] / took_s:.1%}")
-        print(
-            f"memory         {peak_mib(pid):.0f} MiB at most, the first hub {peak_mib(hub_pids[0]):.0f} MiB"
-        )
+        print(f"memory         {peak_mib(pid):.0f} MiB at most, first hub {peak_mib(hub_pids[0]):.0f} MiB")
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
         drawn = [line.split() for line in ages.read_text().splitlines()]
         late_s = [float(age_s) for _, age_s in drawn]

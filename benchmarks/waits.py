@@ -128,9 +128,7 @@ def main() -> None:
     parser.add_argument("--workload", default="ddp", help="with its options")
     parser.add_argument("--seconds", type=float, default=12.0, help="from the first faulty step on")
     options = parser.parse_args()
-    print_head(
-        "fault", "share", "came later", "found", "stated", "noise", "right", "right rank", "steps"
-    )  # fmt: skip
+    print_head("fault", "share", "came later", "found", "stated", "noise", "right", "right rank", "steps")
     for by, share in itertools.product(options.by.split(","), options.shares.split(",")):
         print(f"{by} {share} ...", file=sys.stderr)
         print_row(by, f"{float(share):.0%}", *row(by, share, options))
