@@ -60,6 +60,19 @@ def test_records_tell_each_trial_and_each_rank(job):
     assert sum(record["type"] == "trial" for record in found) == sum(record["trials"] for record in ranks)
 
 
+def test_interrupted_it_prints_what_was_measured(job, monkeypatch):
+    tick, left = job.tick, iter(range(60))
+
+    def interrupted():
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return tick()
+
+    monkeypatch.setattr(job, "tick", interrupted)
+    done = run_here("slack", "--delay", "1%")
+    assert (done.returncode, done.stdout.startswith("rank")) == (130, True)
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
