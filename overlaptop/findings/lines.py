@@ -127,15 +127,20 @@ class _Shares:
 @lru_cache(maxsize=2)
 def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
     """Return each rank's shares, without ranks that have too few samples."""
-    since_ns = _since_ns(evidence)
+    since_ns, views = _since_ns(evidence), evidence.ranks.values()
     if since_ns is None:
         return {}
+    stacks = {view.rank: view.stacks for view in views}
     if asleep:
-        newest_ns = max(
-            (view.stacks[-1].to_ns for view in evidence.ranks.values() if view.stacks), default=0
-        )
+        newest_ns = max((each[-1].to_ns for each in stacks.values() if each), default=0)
         since_ns = max(since_ns, newest_ns - NEWEST_NS)
-    every = {rank: _shares(view.stacks, since_ns, asleep=asleep) for rank, view in evidence.ranks.items()}
+        # A rank that sleeps longer than any step hangs: samples after the last step tell nothing of steps.
+        end_ns = max((each.start_ns + each.step_ns for view in views if (each := view.last)), default=0)
+        stacks = {
+            rank: [second for second in each if second.from_ns + second.to_ns <= 2 * end_ns]
+            for rank, each in stacks.items()
+        }
+    every = {rank: _shares(each, since_ns, asleep=asleep) for rank, each in stacks.items()}
     return {rank: shares for rank, shares in every.items() if shares is not None}
 
 

@@ -63,7 +63,7 @@ def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, name
 def asleep(own, others=0, samples=80):
     """Samples of each rank's stack in which it was asleep, on loading, so often."""
     return [
-        stacks(rank, 9, samples, asleep=at, collate=at, train=samples - at)
+        stacks(rank, 1, samples, asleep=at, collate=at, train=samples - at)
         for rank in range(RANKS)
         for at in [own if rank == LATE else others]
     ]
@@ -79,6 +79,15 @@ def test_rank_that_sleeps_more_often_is_named_with_its_line(own, others, source,
     assert (("late_launch", (LATE,)) in rules(evidence)) == named
     if named:
         assert the(evidence, "late_launch").line == "train.py:1 in collate"
+
+
+def test_sleep_after_the_last_step_is_a_hang_not_a_slow_rank():
+    hung = [
+        stacks(rank, second, 10, asleep=10 * (rank == LATE), collate=10)
+        for rank in range(RANKS)
+        for second in range(2, 10)
+    ]
+    assert rules(counted(*hung, infos=lambda rank: {"source": "host"})) == set()
 
 
 def test_gpu_that_waits_for_each_launch_hides_nothing():

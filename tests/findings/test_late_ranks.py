@@ -261,10 +261,7 @@ def test_one_long_pause_is_no_launch_bound_rank():
 
 
 def test_slow_cpu_asleep_at_a_line_wins_what_it_sleeps():
-    samples = [
-        stacks(rank, 9 + second, 10, asleep=2 * (rank == LATE), forward=6) for rank in range(4)
-        for second in range(20)
-    ]  # fmt: skip
+    samples = [stacks(rank, 0, 200, asleep=40 * (rank == LATE), forward=120) for rank in range(4)]
     does = late(*[("compute", 0.1), ("idle", 0.5)] * 40)
     evidence = job(does, *samples, launch_lead_ns=of_late(0, 9 * MS))
     (found,) = find(evidence)
