@@ -130,7 +130,7 @@ def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
     since_ns, views = _since_ns(evidence), evidence.ranks.values()
     if since_ns is None:
         return {}
-    stacks = {view.rank: view.stacks for view in views}
+    stacks: dict[int, Sequence[StackSamples]] = {view.rank: view.stacks for view in views}
     if asleep:
         newest_ns = max((each[-1].to_ns for each in stacks.values() if each), default=0)
         since_ns = max(since_ns, newest_ns - NEWEST_NS)
