@@ -121,9 +121,18 @@ def _waits_limit_s(snapshot: Snapshot) -> float:
     return max(LIMIT_S, min(steps * (snapshot.totals.step_ns or 0) / 1e9, WAITS_LIMIT_S))
 
 
+def require_job(snapshot: Snapshot, since_s: float) -> None:
+    """Raise CommandError if the job has not answered within the limit since this monotonic time."""
+    if snapshot.job is None and time.monotonic() - since_s > _lost_limit_s(snapshot):
+        raise CommandError(f"the job does not answer ({snapshot.hub_note})")
+
+
 def require_connection(snapshot: Snapshot) -> None:
     """Raise CommandError if the connection to the job broke and did not come back within the limit."""
     lost_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
-    limit_s = REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
-    if snapshot.hub_state is HubState.LOST and lost_s > limit_s:
+    if snapshot.hub_state is HubState.LOST and lost_s > _lost_limit_s(snapshot):
         raise CommandError("the connection to the job broke and did not come back")
+
+
+def _lost_limit_s(snapshot: Snapshot) -> float:
+    return REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S

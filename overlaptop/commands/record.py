@@ -101,9 +101,10 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
 
 def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot]:
     """Yield the session's Snapshots until its job and all processes have ended."""
-    from overlaptop.commands.following import require_connection
+    from overlaptop.commands.following import require_connection, require_job
     from overlaptop.fleet.snapshot import HubState
 
+    began_s = time.monotonic()
     ended_s: float | None = None
     watched: frozenset[int] = frozenset()
     while True:
@@ -118,4 +119,5 @@ def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot
             if all(end.exit_code is not None for end in ends) or time.monotonic() - ended_s > EXIT_S:
                 return
         require_connection(snapshot)
+        require_job(snapshot, began_s)
         pause()

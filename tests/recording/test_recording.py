@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 from mcap.reader import make_reader
 
+from overlaptop.commands import following
 from overlaptop.commands import record as command
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.record import record
+from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.recording import writer
 from overlaptop.recording.keep import Keep
@@ -194,6 +196,13 @@ def test_file_that_is_there_is_not_overwritten(job, tmp_path):
     with pytest.raises(CommandError, match="file exists"):
         record(job.session, Recorder(), path, Keep())
     assert path.read_text() == "mine"
+
+
+def test_recording_of_a_job_that_never_answers_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "LOST_LIMIT_S", 0.0)
+    session = JobSession(JobSelector(key="job-1"), list_jobs=list)
+    with pytest.raises(CommandError, match=r"the job does not answer \(waiting for job job-1\)"):
+        record(session, Recorder(), tmp_path / "run.mcap", Keep())
 
 
 def test_recording_ends_while_the_disk_has_room_for_the_job(tmp_path, monkeypatch):
