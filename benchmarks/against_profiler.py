@@ -11,8 +11,6 @@ torch.profiler makes launching slower, and with it some of the steps, where rank
 kind only steps of the usual length count.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -7,8 +7,6 @@ run in a Python that has imported what it needs, read the files each time, and t
 where their overlaps differ, or ours is not ten times as fast.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -10,8 +10,6 @@ the screen before a fault and stays there is no answer to it. stderr gets each c
 "cpu" costs what it costs: all other faults about their share of a step. The column "step" tells.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ and latency (ms). With several hubs, each is a host of its own, reached by ``--v
 ``--gather`` all are reached through the first one. ``--past``: steps made before the dashboard comes.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json

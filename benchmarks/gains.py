@@ -7,8 +7,6 @@ less the one before it; promised is the largest gain of findings about rank 1, t
 half of the fault. With --both-ms both ranks also sleep as long in each step: hosts bound the job then.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from statistics import median

@@ -11,8 +11,6 @@ step time without the agent in the same round, so a drift of the machine does no
 - ``events``: the source that NVIDIA GPUs use only where CUPTI cannot be used.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import statistics

@@ -18,8 +18,6 @@ A launch-bound job has no lead to regain, and its steps vary by a tenth: many sh
 (``--rounds 100 --block 12 --settle 2``). The interval is that of the median, by resampling.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Starts the jobs that benchmarks measure, and what watches them; all of it ends with the benchmark."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -10,8 +10,6 @@ the usual value before the fault. "stated" is the records' own error. Waits are 
 is no more than 5 %, the stated error, or the noise (two standard errors).
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -13,8 +13,6 @@ Waiting and transfer are of steps with most of their communication attributed.
 unshare, ip and tc. Progress is on stderr.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

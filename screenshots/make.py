@@ -1,11 +1,10 @@
 """Draws the pictures of this folder: the real dashboard, without a terminal, beside a real job.
 
-    python screenshots/make.py [--nproc N] [--only NAME ...] [--to DIR]
+    python screenshots/make.py [--nproc N | --recording FILE] [--only NAME ...] [--to DIR]
 
-Each scene is the app at a fixed size, drawn as SVG once its figures are known and steady.
+Each scene is the app at a fixed size, drawn as SVG once its figures are known and steady. From a recording,
+the scenes that change nothing can be drawn anew without the machine on which the job ran.
 """
-
-from __future__ import annotations
 
 import argparse
 import asyncio
@@ -16,12 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import chdir, closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.recording.reader import open_recording
 from overlaptop.report.who_is_late import Kind
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.model.options import TuiOptions
@@ -89,10 +92,10 @@ def answered(app: OverlaptopApp) -> bool:
 LATE = ("faults", "--late-rank", "1", "--by", "sleep", "--share", "0.4")
 SLOW, FIXED = ("tutorial", "", ""), ("tutorial", "batch_size=16", "batch_size=16, num_workers=4")
 SCENES = (
-    Scene("overview", 120, 32),
-    Scene("overview-wide", 160, 45),
-    Scene("overview-narrow", 60, 20),
-    Scene("overview-light", 120, 32, theme="overlaptop-light"),
+    Scene("overview", 120, 32, until=answered),
+    Scene("overview-wide", 160, 45, until=answered),
+    Scene("overview-narrow", 60, 20, until=answered),
+    Scene("overview-light", 120, 32, theme="overlaptop-light", until=answered),
     Scene("rank", 120, 32, keys=("2",)),
     Scene("help", 120, 46, keys=("question_mark",)),
     # Last: the history that they need gathers at the hub while the others are taken.
@@ -115,15 +118,15 @@ SCENES = (
 )
 
 
-async def take(scene: Scene, launcher: Launcher) -> str:
-    """Return one scene as SVG."""
-    with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
+async def take(scene: Scene, session: Session, why_over: Callable[[], str]) -> str:
+    """Return one scene as SVG. ``why_over``: returns how the job ended; empty: it has not."""
+    with closing(session):
         app = OverlaptopApp(session, TuiOptions(theme=scene.theme))
         async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
             deadline_s = time.monotonic() + START_LIMIT_S
             while app.is_running and not steady(app.dashboard.latest.ranks, scene.links_s):
-                if launcher.poll() is not None:
-                    raise SystemExit("\n".join(["the job ended:", *launcher.complaint()]))
+                if why := why_over():
+                    raise SystemExit(why)
                 if time.monotonic() > deadline_s:
                     raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
                 await pilot.pause(0.1)
@@ -156,6 +159,10 @@ def steady(ranks: Sequence[RankView], links_s: float) -> bool:
     return any(view.detail is not None for view in ranks)
 
 
+def end_of(launcher: Launcher) -> str:
+    return "" if launcher.poll() is None else "\n".join(["the job ended:", *launcher.complaint()])
+
+
 def main() -> None:
     """Start each job, take its pictures, and end it."""
     parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
@@ -164,10 +171,21 @@ def main() -> None:
     parser.add_argument("--workload", choices=workloads, default="ddp", help="default: ddp")
     parser.add_argument("--only", nargs="+", choices=[scene.name for scene in SCENES], metavar="NAME")
     parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
+    parser.add_argument("--recording", type=Path, metavar="FILE", help="draw its job, and start none")
     options = parser.parse_args()
     scenes = [scene for scene in SCENES if options.only is None or scene.name in options.only]
     options.to = options.to.resolve()
     options.to.mkdir(parents=True, exist_ok=True)
+
+    def draw(scene: Scene, session: Session, why_over: Callable[[], str]) -> None:
+        path = options.to / f"{scene.name}.svg"
+        path.write_text(asyncio.run(take(scene, session, why_over)), encoding="utf-8")
+        print(path.name, file=sys.stderr)
+
+    if options.recording is not None:
+        for scene in scenes:
+            draw(scene, ReplaySession(open_recording(options.recording)), str)
+        return
     for job, of_job in groupby(scenes, key=lambda scene: scene.job or (options.workload,)):
         is_tutorial = job[0] == "tutorial"
         with tempfile.TemporaryDirectory() as folder, chdir(folder if is_tutorial else "."):
@@ -181,9 +199,8 @@ def main() -> None:
             with launched as launcher:
                 launcher.start()
                 for scene in of_job:
-                    path = options.to / f"{scene.name}.svg"
-                    path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
-                    print(path.name, file=sys.stderr)
+                    session = JobSession(JobSelector(matches=launcher.owns))
+                    draw(scene, session, partial(end_of, launcher))
 
 
 if __name__ == "__main__":
