@@ -21,6 +21,7 @@ from overlaptop.wire.messages import RankInfo
 
 _WIDE = 90
 """Narrower screens leave out how and when a job ended."""
+_WHOLE_SCRIPT = 110
 
 
 class JobHeader(JobView):
@@ -45,7 +46,7 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
         ranks = (Segment(ranks_text(snapshot)), dim(f" · {hosts}" if hosts else ""))
         left += [
-            Item((bold(job.script if width >= 110 else PurePath(job.script).name),), 1),
+            Item((bold(_script(job.script, width)),), 1),
             Item(ranks, 4),
             Item((dim(_most(info.device for info in infos)),), 7),
             Item((dim(measured),), 5),
@@ -67,6 +68,14 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     shown = [item for item in left if item.line[0].text]
     right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
     return (Segment(" "), *fit(shown, right, width - 1))
+
+
+def _script(script: str, width: int) -> str:
+    """Return the script as it was started, shortened to its name if need be, and its folder's."""
+    path = PurePath(script)
+    if width < _WHOLE_SCRIPT:
+        return path.name
+    return str(PurePath(*path.parts[-2:])) if path.is_absolute() else script
 
 
 def _past(state: ViewState) -> str:
