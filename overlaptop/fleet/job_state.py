@@ -65,6 +65,7 @@ class _Rank:
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.timelines = Timelines()
         self.longest_step_ns = 0
+        self.disturbed_step = -1
         self.arrived_ns = 0
         self.end: RankEnd | None = None
         self.knobs: tuple[Knob, ...] = ()
@@ -111,8 +112,11 @@ class _Rank:
             self.timelines.clear()
             self.stacks.clear()
             self.longest_step_ns = 0
+            self.disturbed_step = -1
         if self.steps:
             self.longest_step_ns = max(self.longest_step_ns, step.step_ns)
+        if step.disturbed:
+            self.disturbed_step = step.step
         self.steps.append(step)
         while len(self.steps) > history_steps(ranks):
             if (oldest := self.steps.popleft()).measured:
@@ -168,6 +172,7 @@ class _Rank:
             details=tuple(self.details),
             timelines=self.timelines.kept,
             longest_step_ns=self.longest_step_ns,
+            disturbed_step=self.disturbed_step,
             age_s=age_s,
             stale=stale,
             ended=self.ended,

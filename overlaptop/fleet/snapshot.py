@@ -111,6 +111,8 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     """Measured steps from before ``history``, oldest first, bounded."""
     longest_step_ns: int = 0
     """Longest step, without the first."""
+    disturbed_step: int = -1
+    """Newest step that a command disturbed. -1: none."""
     mean: StepTotals | None = None
     """Means over the window of the job's totals, numbered as the newest step. None if the window is one
     step. Lane totals are of measured steps, the length is of all steps."""

@@ -27,7 +27,6 @@ PAUSE_NS, PAUSE_STEPS = 10_000_000_000, 5
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
-_DISTURBED = attrgetter("disturbed")
 
 
 def history_steps(ranks: int) -> int:
@@ -101,7 +100,7 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
     if first < changed < end:
         first, cut = changed, False
     steps: Sequence[StepTotals] = history[first:end]
-    if any(map(_DISTURBED, steps)):
+    if steps and steps[0].step <= view.disturbed_step:
         after = _since_change(steps)
         cut, steps = cut and len(after) == len(steps), [step for step in after if not step.disturbed]
     lengths_ns = list(map(_LENGTH, steps))
