@@ -70,11 +70,14 @@ class Scales:
         ]
         self.newest_columns = self.a_column, newest
         if before is not None and before.newest_columns == self.newest_columns:
-            slowest_ns = before.slowest_ns
+            slowest_ns, drawn = before.slowest_ns, before.drawn
         else:
+            drawn = {}
             slowest_ns = {view.rank: _slowest(view, _HISTORY_COLUMNS, self.a_column) for view in scaled}
         self.slowest_ns: dict[int, list[float | None]] = slowest_ns
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
+        self.drawn: dict[tuple[int, int, int | None], StyledLine] = drawn
+        """Their histories, by rank, width and marked column."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.textured, self.marked_step = textured, state.marked_step
         self.failure = first_failure(ranks)
@@ -172,10 +175,16 @@ def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    known = scales.slowest_ns.get(view.rank)
-    values = _slowest(view, width, scales.a_column) if known is None else known[-width:]
     marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
-    return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
+    key = view.rank, width, marked
+    line = scales.drawn.get(key)
+    if line is None:
+        known = scales.slowest_ns.get(view.rank)
+        values = _slowest(view, width, scales.a_column) if known is None else known[-width:]
+        line = sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
+        if known is not None:
+            scales.drawn[key] = line
+    return line
 
 
 def _history_header(scales: Scales, width: int) -> StyledLine:
