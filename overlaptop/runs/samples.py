@@ -19,7 +19,10 @@ from overlaptop.wire.messages import StepTotals
 _MOST_TOTALS = 1 << 18
 """Maximum steps of all ranks together, some 80 MB. The newest are kept."""
 _LEAST_OF_BLOCK = 2
-"""Minimum steps of a block, except with the smallest number of blocks."""
+"""Minimum steps of a block with the figure, except with the smallest number of blocks."""
+_LEAST_STEPS = 12
+"""Minimum steps of a block, with the figure or without. A slow moment lasts for several steps: of shorter
+blocks it would fill more than one, and count as often."""
 _LEAST_OF_ORDER = 0.1
 """Minimum share of compared steps that have an order of operations."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
@@ -147,7 +150,7 @@ class Samples:
                 values[name].append(value)
         ranked = {name: at for at, name in enumerate(("step", "overlap", "exposed", "waiting", "transfer"))}
         names = sorted(values, key=lambda name: (ranked.get(name, len(ranked)), name.startswith("rank ")))
-        return [_figure(name, values[name]) for name in names]
+        return [_figure(name, values[name], len(self.going)) for name in names]
 
 
 def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
@@ -189,8 +192,8 @@ def _transfers(waits: StepWaits) -> dict[str, float]:
     return dict(found)
 
 
-def _figure(name: str, values: Sequence[float]) -> Figure:
-    blocks = _blocks(values)
+def _figure(name: str, values: Sequence[float], steps: int) -> Figure:
+    blocks = _blocks(values, steps)
     spread = None
     if blocks:
         low, *_, high = quantiles(blocks, n=6)
@@ -205,9 +208,12 @@ def _figure(name: str, values: Sequence[float]) -> Figure:
     )
 
 
-def _blocks(values: Sequence[float]) -> list[float]:
-    """Return the medians of consecutive runs of steps, or nothing with fewer than seven steps."""
-    number = max((each for each in _BLOCKS if len(values) >= _LEAST_OF_BLOCK * each), default=_BLOCKS[0])
+def _blocks(values: Sequence[float], steps: int) -> list[float]:
+    """Return the medians of blocks of consecutive values, or nothing with fewer than seven values. `steps`:
+    of the run.
+    """
+    most = min(len(values) // _LEAST_OF_BLOCK, steps // _LEAST_STEPS)
+    number = max((each for each in _BLOCKS if each <= most), default=_BLOCKS[0])
     if len(values) < number:
         return []
     bounds = [len(values) * at // number for at in range(number + 1)]

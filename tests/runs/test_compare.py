@@ -50,9 +50,10 @@ def differing(a, b):
     return {each.name for each in differences(a, b) if each.differs}
 
 
-def test_runs_of_one_job_do_not_differ():
-    alike = [differing(figures(2 * seed), figures(2 * seed + 1)) for seed in range(40)]
-    assert fmean(bool(found) for found in alike) <= 0.05
+@pytest.mark.parametrize("steps", [60, 180])
+def test_runs_of_one_job_do_not_differ(steps):
+    pairs = [[figures(2 * seed + run, steps=steps) for run in (0, 1)] for seed in range(40)]
+    assert fmean(bool(differing(*pair)) for pair in pairs) <= 0.05
 
 
 def test_step_that_is_three_percent_longer_is_found_with_its_interval():

@@ -21,12 +21,19 @@ DATA = Path(__file__).parents[1] / "formats" / "data"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Two recordings of 60 steps in which rank 1 is late, one with longer steps."""
-    folder = tmp_path_factory.mktemp("runs")
-    paths = [folder / "a.mcap", folder / "b.mcap"]
-    for path in paths:
-        played(Clock(), path, 60)
-    return paths
+    """A recording of 60 steps in which rank 1 is late."""
+    path = tmp_path_factory.mktemp("runs") / "a.mcap"
+    played(Clock(), path, 60)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The report of a run that is long enough to be compared."""
+    folder = tmp_path_factory.mktemp("saved")
+    played(Clock(), folder / "run.mcap", 180, after_s=0.2)
+    (folder / "run.json").write_text(run_here("report", folder / "run.mcap", "--json").stdout)
+    return folder / "run.json"
 
 
 def report_of(session):
@@ -85,7 +92,7 @@ def test_job_that_was_started_again_is_reported_since_then():
 
 
 def test_report_of_a_recording_is_that_of_its_job(recorded):
-    run = report_json(recorded[0])
+    run = report_json(recorded)
     assert (run["steps"], run["late_ranks"][0]["rank"]) == (60, 1)
     assert run["work"] == {
         "world_size": 2, "comm_bytes": 3 << 20,
@@ -94,60 +101,60 @@ def test_report_of_a_recording_is_that_of_its_job(recorded):
     assert {"step", "overlap", "waiting", "op allreduce_", "rank 1 exposed"} <= {
         each["name"] for each in run["figures"]
     }
-    assert "rank 1 late in" in run_here("report", recorded[0]).stdout
+    assert "rank 1 late in" in run_here("report", recorded).stdout
 
 
 def test_window_of_a_recording_has_its_steps_alone(recorded):
-    run = report_json(f"{recorded[0]}@+10s-+20s")
+    run = report_json(f"{recorded}@+10s-+20s")
     assert 10e9 <= run["from_ns"] - Clock()() <= 10.7e9
     assert 19e9 <= run["to_ns"] - Clock()() <= 20.2e9
     assert {each["name"]: each["steps"] for each in run["figures"]}["step"] == 20
     begun = datetime.fromtimestamp(Clock()() / 1e9)  # 20 s after a whole minute
     of_day = f"{begun:%H:%M}-{begun + timedelta(seconds=10):%H:%M:%S}"
-    assert report_json(f"{recorded[0]}@{of_day}")["to_ns"] == pytest.approx(run["from_ns"], abs=1e9)
+    assert report_json(f"{recorded}@{of_day}")["to_ns"] == pytest.approx(run["from_ns"], abs=1e9)
     for window in ("+20s-+10s", "+10s", "25:00-26:00", "+10h-+11h"):
-        done = run_here("report", f"{recorded[0]}@{window}")
+        done = run_here("report", f"{recorded}@{window}")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), window
 
 
-def test_report_of_a_report_is_the_same(recorded, tmp_path):
-    saved = tmp_path / "a.json"
-    saved.write_text(run_here("report", recorded[0], "--json").stdout)
-    assert run_here("report", saved).stdout == run_here("report", recorded[0]).stdout
-    saved.write_text(saved.read_text()[:300])
-    done = run_here("report", saved)
+def test_report_of_a_report_is_the_same(saved, tmp_path):
+    assert run_here("report", saved).stdout == run_here("report", saved.with_name("run.mcap")).stdout
+    cut = tmp_path / "cut.json"
+    cut.write_text(saved.read_text()[:300])
+    done = run_here("report", cut)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_compare_of_equal_runs_finds_and_fails_nothing(recorded):
-    done = run_here("compare", *recorded, "--fail-if", "step>3%")
+def test_compare_of_equal_runs_finds_and_fails_nothing(saved):
+    done = run_here("compare", saved, saved, "--fail-if", "step>3%")
     assert (done.returncode, done.stderr) == (0, "")
     assert "~" in done.stdout
-    assert all(not record["differs"] for record in records(run_here("compare", *recorded, "--json").stdout))
+    found = records(run_here("compare", saved, saved, "--json").stdout)
+    assert not any(record["differs"] for record in found)
 
 
-def test_compare_ends_with_status_1_if_a_limit_is_exceeded(recorded, tmp_path):
+def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved, tmp_path):
     slower = tmp_path / "slower.json"
-    run = report_json(recorded[1])
+    run = json.loads(saved.read_text())
     for figure in run["figures"]:
         if figure["name"] == "step":
             figure["median"] *= 1.05
             figure["blocks"] = [each * 1.05 for each in figure["blocks"]]
     slower.write_text(json.dumps(run))
-    assert run_here("compare", recorded[0], slower, "--fail-if", "step>10%").returncode == 0
-    done = run_here("compare", recorded[0], slower, "--fail-if", "step>3%")
+    assert run_here("compare", saved, slower, "--fail-if", "step>10%").returncode == 0
+    done = run_here("compare", saved, slower, "--fail-if", "step>3%")
     assert (done.returncode, done.stderr) == (1, "overlaptop: step differs by +5.0 %\n")
-    assert run_here("compare", slower, recorded[0], "--fail-if", "step<-3%").returncode == 1
-    assert run_here("compare", recorded[0], slower, "--fail-if", "nothing>3%").returncode == 2
-    assert run_here("compare", recorded[0], slower, "--fail-if", "step=3%").returncode == 2
+    assert run_here("compare", slower, saved, "--fail-if", "step<-3%").returncode == 1
+    assert run_here("compare", saved, slower, "--fail-if", "nothing>3%").returncode == 2
+    assert run_here("compare", saved, slower, "--fail-if", "step=3%").returncode == 2
 
 
 def test_compare_refuses_unlike_work(recorded, tmp_path):
     path = tmp_path / "wide.mcap"
     played(Clock(), path, 20, ranks=4)
-    done = run_here("compare", recorded[0], path)
+    done = run_here("compare", recorded, path)
     assert (done.returncode, done.stderr) == (2, "overlaptop: unlike work: 2 and 4 ranks\n")
-    assert run_here("compare", recorded[0], "no-such-job").returncode == 2  # 1 is for --fail-if
+    assert run_here("compare", recorded, "no-such-job").returncode == 2  # 1 is for --fail-if
 
 
 def test_traces_are_reported_and_compared_like_jobs():
