@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from statistics import fmean, median, quantiles
 
 from overlaptop import text
@@ -18,11 +17,9 @@ from overlaptop.wire.messages import StepTotals
 
 _MOST_TOTALS = 1 << 18
 """Maximum steps of all ranks together, some 80 MB. The newest are kept."""
-_LEAST_OF_BLOCK = 2
-"""Minimum steps of a block with the figure, except with the smallest number of blocks."""
 _LEAST_STEPS = 12
-"""Minimum steps of a block, with the figure or without. A slow moment lasts for several steps: of shorter
-blocks it would fill more than one, and count as often."""
+"""Minimum steps of a block, except with the smallest number of blocks. A slow moment, or a burst of
+measured steps, lasts for several steps: of shorter blocks it would fill several, and count as often."""
 _LEAST_OF_ORDER = 0.1
 """Minimum share of compared steps that have an order of operations."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
@@ -136,18 +133,18 @@ class Samples:
 
     def figures(self) -> list[Figure]:
         """Return every figure known for a step: of the job, then by operation, group, bucket and rank."""
-        values: defaultdict[str, list[float]] = defaultdict(list)
-        for step, of_ranks in self.going.items():
-            values["step"].append(_length_ns(of_ranks))
+        values: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        for at, (step, of_ranks) in enumerate(self.going.items()):
+            values["step"][at] = _length_ns(of_ranks)
             measured = [each for _, each in sorted(of_ranks.items()) if each.measured]
             if measured and len(measured) == len(of_ranks):
                 for name, value in _of_step(measured).items():
-                    values[name].append(value)
+                    values[name][at] = value
             if times := self._times.get(step):
-                values["waiting"].append(fmean(each.exposed_wait_ns for each in times))
-                values["transfer"].append(fmean(each.exposed_transfer_ns for each in times))
+                values["waiting"][at] = fmean(each.exposed_wait_ns for each in times)
+                values["transfer"][at] = fmean(each.exposed_transfer_ns for each in times)
             for name, value in self._transfers.get(step, {}).items():
-                values[name].append(value)
+                values[name][at] = value
         ranked = {name: at for at, name in enumerate(("step", "overlap", "exposed", "waiting", "transfer"))}
         names = sorted(values, key=lambda name: (ranked.get(name, len(ranked)), name.startswith("rank ")))
         return [_figure(name, values[name], len(self.going)) for name in names]
@@ -192,7 +189,8 @@ def _transfers(waits: StepWaits) -> dict[str, float]:
     return dict(found)
 
 
-def _figure(name: str, values: Sequence[float], steps: int) -> Figure:
+def _figure(name: str, values: Mapping[int, float], steps: int) -> Figure:
+    """`values`: by the step's place among the `steps` of the run."""
     blocks = _blocks(values, steps)
     spread = None
     if blocks:
@@ -201,20 +199,19 @@ def _figure(name: str, values: Sequence[float], steps: int) -> Figure:
     return Figure(
         name=name,
         unit="share" if name == "overlap" else "ns",
-        median=median(values),
+        median=median(values.values()),
         spread=spread,
         steps=len(values),
         blocks=blocks,
     )
 
 
-def _blocks(values: Sequence[float], steps: int) -> list[float]:
-    """Return the medians of blocks of consecutive values, or nothing with fewer than seven values. `steps`:
-    of the run.
-    """
-    most = min(len(values) // _LEAST_OF_BLOCK, steps // _LEAST_STEPS)
-    number = max((each for each in _BLOCKS if each <= most), default=_BLOCKS[0])
-    if len(values) < number:
-        return []
-    bounds = [len(values) * at // number for at in range(number + 1)]
-    return [median(values[begin:end]) for begin, end in pairwise(bounds)]
+def _blocks(values: Mapping[int, float], steps: int) -> list[float]:
+    """Return the medians of as many blocks of consecutive steps as all have a value, or nothing."""
+    for number in reversed(_BLOCKS):
+        blocks: list[list[float]] = [[] for _ in range(number)]
+        for at, value in values.items():
+            blocks[at * number // steps].append(value)
+        if all(blocks) and (number == _BLOCKS[0] or steps >= _LEAST_STEPS * number):
+            return list(map(median, blocks))
+    return []

@@ -10,7 +10,7 @@ from overlaptop.records import Figure, Work
 from overlaptop.runs.compare import differences, unlike
 from overlaptop.runs.samples import Samples
 from overlaptop.timeline.arrivals import Collective, Part
-from tests.fleet.builders import MS, step
+from tests.fleet.builders import MS, step, unmeasured
 
 ORDER = ["pg: allreduce_ 1048576", "pg: broadcast_ 4"]
 WORK = Work(2, 1 << 20, [ORDER])
@@ -54,6 +54,17 @@ def differing(a, b):
 def test_runs_of_one_job_do_not_differ(steps):
     pairs = [[figures(2 * seed + run, steps=steps) for run in (0, 1)] for seed in range(40)]
     assert fmean(bool(differing(*pair)) for pair in pairs) <= 0.05
+
+
+def test_measured_steps_of_a_burst_count_as_one_moment():
+    samples = Samples()
+    for number in range(400):
+        if number < 60 or number % 20 == 19:  # a burst, then now and then
+            samples.add_steps(step(rank, number, start_ns=10**18 + number * 80 * MS) for rank in (0, 1))
+        else:
+            samples.add_steps(unmeasured(rank, number, 80) for rank in (0, 1))
+    blocks = {each.name: len(each.blocks) for each in samples.figures()}
+    assert (blocks["step"], blocks["compute"]) == (28, 14)
 
 
 def test_step_that_is_three_percent_longer_is_found_with_its_interval():
