@@ -67,6 +67,10 @@ async def test_collective_that_is_not_attributed_says_why():
         assert "1 not attributed" in text
         row = line_of(text, "▸")
         assert row.split()[-9:] == ["–", "–", "0.00", "14.75", "–", "–", "the", "ends", "disagree"]
+        assert "start▲" in await shown(app, pilot, "s", "s", "s")
+        assert "start▼" in await shown(app, pilot, "S")
+        assert line_of(await shown(app, pilot, "tab"), "▸").split()[1:3] == ["allreduce", "×2"]
+        await pilot.press("shift+tab", "S", "s", "s", "s")
         await pilot.resize_terminal(60, 20)
         assert "not attributed: the ends disagree" in " ".join((await shown(app, pilot)).split())
 

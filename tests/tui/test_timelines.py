@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from overlaptop.timeline.matching import match
 from overlaptop.tui.model.lanes import lanes_of
-from overlaptop.tui.timeline.timeline import LaneRows
+from overlaptop.tui.timeline.timeline import LABEL, LaneRows
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
-from overlaptop.tui.timelines.screen import read_out
+from overlaptop.tui.timelines.screen import Timelines, read_out
 from tests.fleet.builders import MS, detail
 
 from .fakes import line_of, opened, shown, text_of
@@ -79,3 +79,9 @@ async def test_cursor_goes_to_collectives_and_reads_out_their_waits():
         text = await shown(app, pilot, "enter")
         assert "zoom 6.67x" in text
         assert "zoom 6" not in await shown(app, pilot, "0")
+        assert "zoom 1.5x" in await shown(app, pilot, "plus")
+        await pilot.press("0")
+        await pilot.click(
+            Timelines, offset=(LABEL + 20, text.splitlines().index(line_of(text, "  1  ")) - 1)
+        )
+        assert "rank 1  at 20.50 ms" in await shown(app, pilot)

@@ -3,6 +3,8 @@
 import pytest
 from textual.widgets import Input
 
+from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.commands import TRIAL, argument
@@ -10,7 +12,7 @@ from tests.fleet.builders import MS, info
 from tests.trials.live_job import LiveJob
 
 from .fakes import SIZES, fills, opened, screen_text, shown
-from .knobs import BUCKET
+from .knobs import BUCKET, by_another, controlled_job, obey
 
 SIZE = (100, 30)
 
@@ -123,6 +125,13 @@ async def test_capital_a_tries_the_value_before_the_change():
         text = await shown(app, pilot)
         assert any(line.split()[:2] == ["25", "MiB"] and "longer" in line for line in text.splitlines())
         assert "bucket_cap_mb 60 MiB: no value tried is shorter" in text
+
+
+def test_value_that_is_no_whole_number_cannot_be_tried():
+    session = controlled_job()
+    obey(session, by_another(session, 50), 40, "2.5", "50")
+    with pytest.raises(ValueRefusedError, match=r"2\.5 is no whole number"):
+        DashboardTrials(session).try_value_before(session.tick())
 
 
 async def session_sets(session, app, value):
