@@ -111,7 +111,6 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
-        """Read the session, and draw if a redraw is due."""
         began_s = time.monotonic()
         if began_s < self._rests_until_s:
             return
@@ -126,8 +125,8 @@ class OverlaptopApp(App[int]):
     def read(self) -> None:
         self.dashboard.read()
 
-    def show(self) -> None:
-        """Draw the last snapshot, and open the screen that it needs."""
+    def show(self, *, everything: bool = False) -> None:
+        """Draw the last snapshot, ``everything`` if colours changed, and open the screen that it needs."""
         if not self.screen_stack:
             return  # a last tick while the app closes
         self.dashboard.update()
@@ -142,7 +141,7 @@ class OverlaptopApp(App[int]):
             self._offered = offered
             self.refresh_bindings()
         if isinstance(self.screen, DashboardScreen):
-            self.screen.redraw()
+            self.screen.redraw(everything=everything)
 
     def _follow_launch(self) -> None:
         """Show the started job as soon as it is there; notify if it failed.
@@ -433,7 +432,7 @@ class OverlaptopApp(App[int]):
         """Toggle glyphs besides colours; they are always on without colours."""
         look = self.dashboard.look
         look.textured = not look.textured or look.plain or look.ascii
-        self._redraw_everything()
+        self.show(everything=True)
 
     def _offer_themes(self, name: str) -> None:
         """Offer only themes whose colours suit bars."""
@@ -447,8 +446,4 @@ class OverlaptopApp(App[int]):
     def _take_theme(self) -> None:
         palette = PALETTES.get(self.theme) or (DARK if self.current_theme.dark else LIGHT)
         self.dashboard.look.styles = Styles(palette)
-        self._redraw_everything()
-
-    def _redraw_everything(self) -> None:
-        if isinstance(self.screen, DashboardScreen):
-            self.screen.redraw(everything=True)
+        self.show(everything=True)

@@ -75,9 +75,9 @@ async def test_drawing_is_seldom_although_reading_is_not():
     drawn = []
 
     class Counting(OverlaptopApp):
-        def show(self):
+        def show(self, **options):
             drawn.append(session.ticks)
-            super().show()
+            super().show(**options)
 
     session = running_job()
     async with Counting(session, TuiOptions(refresh_hz=2)).run_test(size=WIDE) as pilot:
