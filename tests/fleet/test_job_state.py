@@ -354,15 +354,6 @@ def moving(rank, number, link):
     return step(rank, number, start_ns=T0 + (number - 9) * 80 * MS, link_tx_bytes=link, link_rx_bytes=link)
 
 
-def test_traffic_is_measured_rates_beside_those_of_collectives(fleet):
-    steps = [moving(0, number, 16 * 10**8) for number in range(10)]
-    view = feed(fleet, info(0), device(0), *steps, sample(0, 0.1)).ranks[0]
-    assert view.traffic.over == "nvlink"
-    assert (view.traffic.rx_bytes_per_s, view.traffic.tx_bytes_per_s) == (20 * GB, 20 * GB)
-    assert view.traffic.collectives_rx_bytes_per_s == 20 * GB
-    assert view.traffic.reason == ""
-
-
 def test_traffic_is_looked_at_again_with_each_sample(fleet):
     before = feed(fleet, info(0), device(0), moving(0, 0, 0), sample(0, 0.0)).ranks[0].traffic
     assert feed(fleet, moving(0, 1, 0)).ranks[0].traffic is before

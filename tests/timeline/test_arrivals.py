@@ -220,18 +220,6 @@ def test_a_receive_is_split_and_its_send_is_not():
     assert found.bus_bandwidth == pytest.approx(1024 / 10e-9)
 
 
-def test_sends_are_paired_per_source_and_target():
-    found = match(
-        {
-            0: [*calls((0, 10), op="send", sends_to=1), *calls((20, 30), op="send", sends_to=2)],
-            1: calls((0, 10), op="recv", receives_from=0),
-            2: calls((0, 30), op="recv", receives_from=0),
-        }
-    )
-    assert [[part.rank for part in each.parts] for each in found] == [[0, 1], [0, 2]]
-    assert [each.wait_ns(each.parts[1].rank) for each in found] == [0, 20]
-
-
 def test_sends_are_paired_in_order_from_the_end():
     sends = [*calls((0, 5), op="send", sends_to=1, size=8), *calls((50, 55), op="send", sends_to=1)]
     receives = [*calls((10, 60), op="recv", receives_from=0)]

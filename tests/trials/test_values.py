@@ -14,29 +14,23 @@ from .live_job import LiveJob
 DEPTH = Knob("depth", 2, "2", "2", 1, 5)
 
 
-def test_a_wide_knob_is_tried_around_its_present_value():
-    assert values_to_try(BUCKET_CAP_MB) == [3, 6, 12, 50, 100, 200]
-
-
-def test_a_narrow_knob_is_tried_at_each_value():
-    assert values_to_try(DEPTH) == [1, 3, 4, 5]
-
-
-def test_choices_are_the_only_values():
-    knob = replace(BUCKET_CAP_MB, choices=(25, 100, 10))
-    assert values_to_try(knob) == [10, 100]
-
-
-def test_a_range_is_tried_in_even_factors_from_end_to_end():
-    assert values_to_try(BUCKET_CAP_MB, 1, 64) == [1, 2, 4, 8, 16, 32, 64]
-
-
-def test_values_that_do_the_same_are_tried_once():
-    assert values_to_try(BUCKET_CAP_MB, layout=lambda value: min(value, 40)) == [3, 6, 12, 50]
-
-
-def test_a_value_that_does_the_same_as_now_is_not_tried():
-    assert values_to_try(BUCKET_CAP_MB, layout=lambda value: value > 30) == [50]
+@pytest.mark.parametrize(
+    ("knob", "how", "values"),
+    [
+        pytest.param(BUCKET_CAP_MB, {}, [3, 6, 12, 50, 100, 200], id="a wide knob: around its value"),
+        pytest.param(DEPTH, {}, [1, 3, 4, 5], id="a narrow knob: each value"),
+        pytest.param(replace(DEPTH, choices=(2, 5, 1)), {}, [1, 5], id="choices"),
+        pytest.param(
+            BUCKET_CAP_MB, {"least": 1, "most": 64}, [1, 2, 4, 8, 16, 32, 64], id="even factors in a range"
+        ),
+        pytest.param(
+            BUCKET_CAP_MB, {"layout": lambda value: min(value, 40)}, [3, 6, 12, 50], id="alike: one of them"
+        ),
+        pytest.param(BUCKET_CAP_MB, {"layout": lambda value: value > 30}, [50], id="as now: not tried"),
+    ],
+)
+def test_values_are_spread_over_what_a_knob_allows(knob, how, values):
+    assert values_to_try(knob, **how) == values
 
 
 def test_buckets_are_laid_out_as_ddp_would():
