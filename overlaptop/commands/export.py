@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--job and --host name a running job: leave out PATH", 2)
     if "perfetto" in wanted:
         import overlaptop.export.perfetto  # noqa: F401 - before a job is asked: it may not be installed
-    if len(options.paths) == 1 and is_recording(options.paths[0]):
+    if any(map(is_recording, options.paths)):
+        if len(options.paths) > 1:
+            raise CommandError("name one recording alone", 2)
         timeline, snapshot = _recorded(options.paths[0])
     else:
         timeline, snapshot = _traced(options) if options.paths else _running(options)

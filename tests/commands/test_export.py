@@ -48,6 +48,8 @@ def test_last_minutes_of_a_recording_become_files(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(rows.read_text().splitlines()) == 1 + 2 * 20
     assert "train.py" in page.read_text()
+    done = run_here("export", recording, recording, "--csv", rows)
+    assert (done.returncode, done.stderr) == (2, "overlaptop: name one recording alone\n")
 
 
 def test_a_running_job_is_asked_for_steps(
