@@ -22,7 +22,7 @@ def assert_ended_by(terminal, signum, traces):
 
 def test_a_dashboard_whose_terminal_goes_away_ends(traces):
     with Terminal() as terminal:
-        terminal.read_until(b"allreduce_matmul")
+        terminal.read_until(b"workloads")
         terminal.close_window()
         assert terminal.wait() == 128 + signal.SIGHUP
     assert traces.alive() == []
@@ -30,14 +30,14 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces):
 
 def test_dashboard_continued_after_a_stop_draws_and_quits(traces):
     with Terminal() as terminal:
-        terminal.read_until(b"allreduce_matmul")
+        terminal.read_until(b"workloads")
         for stop in (signal.SIGTSTP, signal.SIGCONT):
             terminal.process.send_signal(stop)
             if stop is signal.SIGTSTP:
                 eventually(lambda: stopped(terminal.process.pid))
             terminal.seen = b""
             terminal.process.send_signal(signal.SIGCONT)
-            terminal.read_until(b"allreduce_matmul")
+            terminal.read_until(b"workloads")
         terminal.type("q")
         assert terminal.wait() == 0
         assert b"Traceback" not in terminal.seen
@@ -59,6 +59,8 @@ def test_job_that_failed_is_explained_after_the_dashboard(traces):
 
 def test_workload_can_be_chosen_and_ends_with_the_dashboard(traces):
     with Terminal() as terminal:
+        terminal.read_until(b"workloads")
+        terminal.type("w")
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
         terminal.read_until(b"optimizer")  # for whose end it waits, and later a phase of a step
