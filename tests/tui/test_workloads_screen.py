@@ -149,6 +149,7 @@ async def test_form_stays_if_more_was_typed_before_the_job_was_there():
         assert session.selected == ["job-3"]
         assert "ddp runs, started here" in text.splitlines()[0]
         await pilot.press("escape")
+        await settled(app, pilot)
         assert isinstance(app.screen, OverviewScreen)
 
 
