@@ -160,6 +160,8 @@ async def test_x_asks_first_and_then_delays_each_rank():
         assert any(row[:2] == ["rank", "1"] and row[-1] == "critical" for row in rows)
         assert {argument(each, "delay_ns") // MS for each in session.sent} <= {0, 1}
         assert app.dashboard.state.slopes[1].centre == pytest.approx(1, abs=0.2)
+        rows = [line.split() for line in (await shown(app, pilot, "1")).splitlines()]
+        assert any("critical" in row for row in rows)
         session.fleet.apply(info(0, control_allowed=False))
         await shown(app, pilot)
         await pilot.press("x")

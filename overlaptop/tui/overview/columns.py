@@ -79,7 +79,7 @@ class Scales:
         self.drawn: dict[tuple[int, int, int | None], StyledLine] = drawn
         """Their histories, by rank, width and marked column."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
-        self.textured, self.marked_step = textured, state.marked_step
+        self.textured, self.marked_step, self.slopes = textured, state.marked_step, state.slopes
         self.failure = first_failure(ranks)
         self.are_means = any(view.mean is not None for view in ranks)
 
@@ -212,6 +212,11 @@ def rate_cell(known: Rate) -> StyledLine:
     return (Segment(f"{rate(known.bytes_per_s):>9}"), dim(f"{share:>6}"))
 
 
+def _critical(view: RankView, scales: Scales, _width: int) -> StyledLine:
+    slope = scales.slopes.get(view.rank)
+    return (dim(UNKNOWN),) if slope is None else (Segment(f"{slope.centre:.2f}"),)
+
+
 def _nvlink(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     none = view.device is not None and view.device.nvlink_count == 0
     return (dim("none"),) if none else rate_cell(nvlink_rate(view))
@@ -242,13 +247,20 @@ COLUMNS = (
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
     Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
 )
+_CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
-def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
-    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host."""
+def columns_for(
+    ranks: Sequence[RankView], *, with_nodes: bool = False, with_slopes: bool = False
+) -> tuple[Column, ...]:
+    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host;
+    ``with_slopes``: some rank was delayed, to see whether it is critical.
+    """
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
+    if with_slopes:
+        columns = (*columns, _CRITICAL)
     return tuple(each for each in columns if not ranks or any(map(each.knows, ranks)))
 
 

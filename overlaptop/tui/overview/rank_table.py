@@ -169,7 +169,9 @@ class RankTable(JobView):
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
         with_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
-        return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
+        with_slopes = bool(state.slopes)
+        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=with_slopes)
+        return layout(columns, width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:
         return next((key for key, left, size in self._places() if left <= x < left + size), "")
