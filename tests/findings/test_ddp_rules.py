@@ -82,6 +82,12 @@ def test_a_last_bucket_that_is_all_that_is_exposed_is_too_large(first):
     assert size < 50
 
 
+def test_ddp_is_not_told_to_issue_its_collectives_itself():
+    behind = reduced([(60, 90, 25)], ((0, 60), (90, 100)))
+    assert ("one_after_the_other", ()) in rules(job(behind))
+    assert ("one_after_the_other", ()) not in rules(job(behind, *ddp(25, [25])))
+
+
 def test_a_first_bucket_that_begins_late_tells_what_is_in_it():
     calls = [(60, 68, 25), (68, 74, 25), (74, 80, 25), (80, 86, 25)]
     evidence = job(reduced(calls, ((0, 72), (90, 100))), *ddp(25, [1, 300, 1, 1, 1]))

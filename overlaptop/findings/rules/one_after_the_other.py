@@ -11,7 +11,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
-from overlaptop.findings.settings import can_set, is_on, ranks_with, uses_fsdp2
+from overlaptop.findings.settings import can_set, gradients_of, is_on, ranks_with, uses_fsdp2
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH
 
@@ -25,7 +25,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if any(any(rule.look(evidence)) for rule in CAUSES):
         return
-    advice, certainty = _cause(evidence)
+    if (cause := _cause(evidence)) is None:
+        return
+    advice, certainty = cause
     yield Finding(
         title="compute and communication run one after the other: "
         f"{text.duration(mean.could_be_hidden_ns)} of {text.duration(mean.step_ns)} a step could be hidden",
@@ -36,7 +38,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-def _cause(evidence: Evidence) -> tuple[str, Certainty]:
+def _cause(evidence: Evidence) -> tuple[str, Certainty] | None:
+    """Return advice; None: it would be of no use."""
     if ranks_with(evidence, "CUDA_LAUNCH_BLOCKING", "1"):
         return "unset CUDA_LAUNCH_BLOCKING: each launch waits for the GPU", Certainty.MEASURED
     for variable in BLOCKING:
@@ -50,6 +53,8 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
             f"in forward and backward, or call set_modules_to_forward_prefetch(){try_it}",
             Certainty.POSSIBLE,
         )
+    if gradients_of(evidence) is not None:
+        return None  # DistributedDataParallel issues them beside backward: see the rules about buckets
     found = step_calls(evidence)
     if found is None or not found.issued:
         return (
