@@ -2,6 +2,7 @@
 
 import re
 from contextlib import closing
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def report_of(source: str | None) -> RunRecord:
     if running:
         return _of_running(running[0].job)
     if not boxes:
-        what = "no job runs here" if source is None else f"there is no job or file {source}"
-        raise CommandError(f"{what}, and no black box is left (pip install 'overlaptop[record]')")
+        if source is not None:
+            raise CommandError(f"there is no job or file {source}")
+        needs = "" if find_spec("mcap") else " (that needs pip install 'overlaptop[record]')"
+        raise CommandError(f"no job runs here, and none has left its last minutes{needs}")
     of_job = [box.path for box in boxes if box[:2] == boxes[0][:2]]
     run = _of_recording(of_job[0])
     for path in of_job[1:]:

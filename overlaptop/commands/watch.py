@@ -13,8 +13,8 @@ Show a running job in the dashboard, or with --once and --json the same as text 
 run, a list of them opens.
 """
 EPILOG = """\
-exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
-130 after Ctrl-C.
+exit status: 0, or 1 when there is no job (--list: 0) or it failed, 2 for a usage error or when --job is
+needed, 130 after Ctrl-C.
 """
 
 _ALSO_MEANT = {
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     except CommandError as failure:
         # Only now: a host may have any name.
         if meant := _meant(options.host):
-            raise CommandError(f"{failure}; did you mean: overlaptop {meant}", failure.status) from failure
+            raise CommandError(f"{failure}; did you mean: {meant}", failure.status) from failure
         raise
 
 
@@ -110,9 +110,15 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _meant(words: Sequence[str]) -> str:
-    """Return the command or option that a word, parsed as a host, may have meant; else empty."""
+    """Return the command line that a word, parsed as a host, may have meant; else empty."""
     from difflib import get_close_matches
 
+    from overlaptop.workloads.catalog import WORKLOADS
+
+    if script := next((word for word in words if word.endswith(".py")), None):
+        return f"torchrun --nproc-per-node=N -m overlaptop.agent {script}"
+    if workload := next((each.name for each in WORKLOADS if each.name in words), None):
+        return f"overlaptop demo {workload}"
     meant = {**{name: name for name in COMMANDS}, **_ALSO_MEANT}
     close = (get_close_matches(word, meant, 1, cutoff=0.75) for word in words)
-    return next((meant[found[0]] for found in close if found), "")
+    return next((f"overlaptop {meant[found[0]]}" for found in close if found), "")

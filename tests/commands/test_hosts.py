@@ -76,7 +76,15 @@ def ssh(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("list", "--list"), ("status", "--once"), ("captur", "capture"), ("gpu-7", "")]
+    ("word", "meant"),
+    [
+        ("list", "overlaptop --list"),
+        ("status", "overlaptop --once"),
+        ("captur", "overlaptop capture"),
+        ("zero", "overlaptop demo zero"),
+        ("train.py", "torchrun --nproc-per-node=N -m overlaptop.agent train.py"),
+        ("gpu-7", ""),
+    ],
 )
 def test_word_that_no_host_has_may_be_meant_for_a_command(word, meant, ssh):
     ssh("echo 'ssh: Could not resolve hostname that: Name or service not known' >&2; exit 255")
@@ -84,7 +92,7 @@ def test_word_that_no_host_has_may_be_meant_for_a_command(word, meant, ssh):
     first, last = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     assert first.startswith(f"overlaptop: {word}: no address is known for that: ")
-    hint = f"; did you mean: overlaptop {meant}" if meant else ""
+    hint = f"; did you mean: {meant}" if meant else ""
     assert last == f"overlaptop: the host cannot be reached{hint}"
 
 
