@@ -57,7 +57,7 @@ async def test_bounds_are_marked_once_and_the_source_is_named():
 async def test_how_often_collectives_are_measured_is_said():
     session = FakeSession(welcome(), status(), info(0, detail_every=0), info(1), step(0, 0), step(1, 0))
     async with opened(session) as (app, pilot):
-        for every, words in ((0, "phases only"), (2, "collectives in every 2nd step, on some ranks")):
+        for every, words in ((0, "phases only"), (2, "every 2nd step measured, on some ranks")):
             session.say(info(1, detail_every=every))
             assert f"{words} " in await shown(app, pilot)
 
@@ -197,7 +197,7 @@ async def test_every_view_says_why_no_step_is_measured():
     async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
         assert f"overlap is not known: {why}" in text
-        assert "in every step" not in text
+        assert "every step measured" not in text
         assert "not measured " in row_of(text, 0)
         assert "yet" not in text
         for key, words in (

@@ -145,8 +145,8 @@ LIST_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "up"),
     Key("down,j", "↓  j", "move(1)", "down", "↑↓ select"),
-    Key("pageup", "page up", "move(-10)", "ten up"),
-    Key("pagedown", "page down", "move(10)", "ten down"),
+    Key("pageup", "page up", "page(-1)", "a page up"),
+    Key("pagedown", "page down", "page(1)", "a page down"),
     Key("home", "home", "move(-100000)", "to the first"),
     Key("end", "end", "move(100000)", "to the last"),
     Key("enter", "enter", "open", "open", "enter open"),
@@ -209,6 +209,7 @@ _NOT_OF_REPLAYS = {"record"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
 _NEED_A_JOB = {
     *("try_before", "slack", "capture", "captures", "machine", "measure", "record", "trials", "tune"),
+    *("findings", "timelines", "collectives", "window", "pause"),
     *_OF_STEPS,
 }
 _NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {

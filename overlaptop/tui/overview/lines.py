@@ -184,10 +184,10 @@ def _sampling(state: ViewState) -> list[Item]:
     every = {view.info.detail_every for view in state.snapshot.ranks if view.info is not None}
     if not every:
         return []
-    words = {0: "phases only", 1: "collectives in every step"}
+    words = {0: "phases only", 1: "every step measured"}
     if max(every) and state.snapshot.totals.exposed_ns is None and why_unmeasured(state.snapshot.ranks):
         return []  # the lines above give the reason
-    text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
+    text = words.get(max(every), f"every {ordinal(max(every))} step measured")
     # Ranks report a change one after the other.
     return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 2)]
 

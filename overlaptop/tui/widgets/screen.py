@@ -140,3 +140,6 @@ class PageScreen(DashboardScreen):
 
     def action_move(self, lines: int) -> None:
         self._view.move(lines)
+
+    def action_page(self, pages: int) -> None:
+        self._view.move(pages * max(1, self._view.size.height - 2))
