@@ -35,6 +35,7 @@ class Samples:
         self._first_step = first_step
         self._from_ns, self._to_ns = from_ns, to_ns
         self._steps: dict[int, dict[int, StepTotals]] = {}
+        self._newest: dict[int, StepTotals] = {}
         self._totals = 0
         self._times: dict[int, list[WaitTimes]] = {}
         self._transfers: dict[int, Mapping[str, float]] = {}
@@ -44,22 +45,28 @@ class Samples:
     def add_steps(self, steps: Iterable[StepTotals]) -> None:
         self._going = None
         for step in steps:
-            if self._from_ns <= step.start_ns < self._to_ns:
-                known = self._steps.get(step.step, {}).get(step.rank)
-                if known is not None and step.start_ns - known.start_ns > RESTARTED_NS:
-                    self._forget()  # the job was started again: it counts from 0 again
-                    known = None
-                self._totals += known is None
-                self._steps.setdefault(step.step, {})[step.rank] = step
+            if not self._from_ns <= step.start_ns < self._to_ns:
+                continue
+            newest = self._newest.get(step.rank, step)
+            if step.step <= newest.step and step.start_ns >= newest.start_ns + RESTARTED_NS:
+                # The job was started again: it counts from 0 again.
+                self._forget(newest.start_ns + RESTARTED_NS)
+                newest = step
+            if step.step >= newest.step:
+                self._newest[step.rank] = step
+            of_ranks = self._steps.setdefault(step.step, {})
+            self._totals += step.rank not in of_ranks
+            of_ranks[step.rank] = step
         while self._totals > _MOST_TOTALS and len(self._steps) > 1:
             oldest = next(iter(self._steps))
             self._totals -= len(self._steps.pop(oldest))
             for kept in (self._times, self._transfers, self._operations):
                 kept.pop(oldest, None)
 
-    def _forget(self) -> None:
-        self._totals = 0
-        for kept in (self._steps, self._times, self._transfers, self._operations):
+    def _forget(self, from_ns: int) -> None:
+        """Drop all steps, and from now on those that began before `from_ns`."""
+        self._from_ns, self._totals = from_ns, 0
+        for kept in (self._newest, self._steps, self._times, self._transfers, self._operations):
             kept.clear()
 
     def add_waits(self, waits: StepWaits) -> None:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.runs.run_log import RunLog
-from overlaptop.runs.samples import Samples
 from overlaptop.runs.words import describe
 from tests.commands.running import records, run_here
 from tests.fleet.builders import MS, Clock, S, info, status, unmeasured, welcome
@@ -80,15 +79,6 @@ def test_first_steps_and_disturbed_ones_are_left_out():
         session.say(*(replace(each, captured=number == 50) for each in made))
     run = report_of(session)
     assert (run.step_ns, run.p99_step_ns, run.overlap) == (80 * MS, 80 * MS, None)
-
-
-def test_job_that_was_started_again_is_reported_since_then():
-    samples = Samples()
-    for began_s, count, ms in ((0, 50, 80), (60, 20, 40)):
-        for number in range(count):
-            start_ns = began_s * S + number * ms * MS
-            samples.add_steps(replace(unmeasured(0, number, ms), start_ns=start_ns) for _ in range(2))
-    assert samples.lengths_ns() == [40 * MS] * 18
 
 
 def test_report_of_a_recording_is_that_of_its_job(recorded):
