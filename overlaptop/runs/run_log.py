@@ -55,7 +55,7 @@ class RunLog:
         self._look(snapshot, snapshot.job)
         for view in snapshot.ranks:
             self.samples.add_steps((*view.older, *view.history))
-        for waits in (*snapshot.step_waits, *snapshot.kept_step_waits):
+        for waits in (*snapshot.fresh_waits, *snapshot.step_waits, *snapshot.kept_step_waits):
             self.samples.add_waits(waits)
         lengths_ns, going = self.samples.lengths_ns(), self.samples.going
         every = [step for of_ranks in going.values() for step in of_ranks.values()]

@@ -26,7 +26,7 @@ _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 
 
 class Samples:
-    """Steps and their collectives, added in any order and repeatedly."""
+    """Steps, and then their collectives. Either may be added repeatedly."""
 
     def __init__(self, from_ns: int = 0, to_ns: int = MAX_INT64, *, first_step: int = FIRST_STEPS) -> None:
         """Keep steps that begin between these Unix times. Steps before `first_step` count only if there are
@@ -70,6 +70,10 @@ class Samples:
             kept.clear()
 
     def add_waits(self, waits: StepWaits) -> None:
+        """Add the breakdown of a known step, not one of before the window or a restart."""
+        known = self._steps.get(waits.step, {}).values()
+        if not any(abs(step.start_ns - waits.start_ns) < RESTARTED_NS for step in known):
+            return
         self._times[waits.step] = list(waits.times.values())
         if waits.collectives and waits.step not in self._operations:
             self._operations[waits.step] = _operations(waits)

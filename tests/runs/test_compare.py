@@ -109,7 +109,7 @@ def test_order_of_operations_is_that_of_some_steps():
     def work(*orders):
         samples = Samples(first_step=0)
         for number, operations in enumerate(orders):
-            samples.add_steps([step(rank, number) for rank in (0, 1)])
+            samples.add_steps([step(rank, number, start_ns=10**18) for rank in (0, 1)])
             calls = tuple(_call(op, 10**18 + at, 10) for at, op in enumerate(operations))
             samples.add_waits(StepWaits.of(number, 10**18, 80 * MS, calls, {}))
         return samples.work(2).operations

@@ -13,7 +13,7 @@ from tests.commands.running import records, run_here
 from tests.fleet.builders import MS, Clock, S, info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.recording.played import played
-from tests.tui.waits import waiting_job
+from tests.tui.waits import split_step, waiting_job
 
 DATA = Path(__file__).parents[1] / "formats" / "data"
 
@@ -59,6 +59,17 @@ def test_report_says_who_was_late_and_what_that_cost():
         line.startswith(f"  rank 2 late in {late.late_count} of {late.late_count} collectives")
         for line in lines
     )
+
+
+def test_last_snapshot_alone_says_what_its_steps_do():
+    session = FakeSession(welcome(), info(0), info(1), status())
+    totals, details = zip(*(split_step(rank, at) for at in range(4) for rank in (0, 1)), strict=True)
+    session.say(*totals)
+    session.tick()
+    session.say(*details)
+    assert report_of(session).work.operations == [
+        ["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"]
+    ]
 
 
 def test_job_restarted_without_a_step_has_no_negative_length():

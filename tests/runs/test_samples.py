@@ -3,7 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.runs.samples import Samples
+from overlaptop.timeline.arrivals import WaitTimes
 from tests.fleet.builders import MS, T0, S, unmeasured
 
 
@@ -32,3 +34,31 @@ def test_steps_from_before_a_restart_are_not_added_later():
     samples.add_steps(made(0, 20, began_s=60, ms=40, ranks=(1,)))
     assert [len(of_ranks) for of_ranks in samples.going.values()] == [2] * 18
     assert samples.lengths_ns() == [40 * MS] * 18
+
+
+def waited(number, *, began_s, wait_ns):
+    times = WaitTimes(wait_ns, 0, 0, wait_ns, 0, 0)
+    return StepWaits(number, T0 + began_s * S, 80 * MS, (), {0: times, 1: times}, None, None)
+
+
+def waiting_of(samples):
+    return {each.name: each.median for each in samples.figures()}.get("waiting")
+
+
+def test_waits_of_before_the_window_are_not_those_of_its_steps():
+    samples = Samples(from_ns=T0 + 30 * S)
+    samples.add_steps(made(5000, 50, began_s=0, ms=80))
+    samples.add_steps(made(0, 20, began_s=60, ms=40))
+    samples.add_waits(waited(5, began_s=1, wait_ns=9 * MS))
+    assert waiting_of(samples) is None
+    samples.add_waits(waited(5, began_s=60, wait_ns=MS))
+    assert waiting_of(samples) == MS
+
+
+def test_waits_of_before_a_restart_are_not_those_of_its_steps():
+    samples = Samples()
+    samples.add_steps(made(0, 50, began_s=0, ms=80))
+    samples.add_waits(waited(5, began_s=0, wait_ns=9 * MS))
+    samples.add_steps(made(0, 20, began_s=60, ms=40))
+    samples.add_waits(waited(6, began_s=0, wait_ns=9 * MS))
+    assert waiting_of(samples) is None
