@@ -510,9 +510,9 @@ class DifferenceRecord(Record, tag="difference"):
     b: Annotated[float, says("median of the second")]
     b_spread: Annotated[float | None, says("as in `report`")]
     difference: Annotated[float | None, says("of b from a, as a share of a; null: a is 0, or no blocks")]
-    difference_low: Annotated[float | None, says("the interval's low end; null: too few steps")]
+    difference_low: Annotated[float | None, says("the interval's low end; null: a is 0, or too few steps")]
     difference_high: Annotated[float | None, says("the interval's high end")]
-    differs: Annotated[bool, says("by more than noise, and by 1 % or more")]
+    differs: Annotated[bool, says("by more than noise, and by 1 % or more, or from 0")]
 
 
 class DoctorRecord(Record, tag="doctor"):

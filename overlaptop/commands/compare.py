@@ -1,6 +1,7 @@
 """``overlaptop compare A B``: the differences between two runs, beyond noise."""
 
 import argparse
+import math
 import re
 
 from overlaptop import text
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
         print_data(plain(page) if options.ascii else page)
     failed = [each for each in found for condition in options.fail_if if _holds(each, *condition)]
     for each in failed:
-        print_message(f"{each.name} differs by {_percent(each.difference)}")
+        by = "from 0" if each.difference is None else f"by {_percent(each.difference)}"
+        print_message(f"{each.name} differs {by}")
     return 1 if failed else 0
 
 
@@ -105,7 +107,7 @@ def _table(found: list[DifferenceRecord], *, every: bool) -> str:
 
 def _verdict(each: DifferenceRecord) -> str:
     if each.differs:
-        return _percent(each.difference)
+        return "from 0" if each.difference is None else _percent(each.difference)
     return "~" if each.difference_low is not None or not each.a else "too few steps"
 
 
@@ -120,9 +122,10 @@ def _percent(share: float | None) -> str:
 
 
 def _holds(each: DifferenceRecord, name: str, sign: str, limit: float) -> bool:
-    if each.name != name or not each.differs or each.difference is None:
+    if each.name != name or not each.differs:
         return False
-    return each.difference > limit if sign == ">" else each.difference < limit
+    difference = math.inf if each.difference is None else each.difference  # it was 0
+    return difference > limit if sign == ">" else difference < limit
 
 
 def _condition(words: str) -> tuple[str, str, float]:

@@ -55,6 +55,8 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
         if effect.bounded:
             low, high = max(-1.0, effect.low / a.median), effect.high / a.median
             differs = effect.differs and abs(centre) >= SAME
+    elif effect is not None:
+        differs = effect.low > 0  # from 0, any rise is more than SAME
     return DifferenceRecord(
         name=a.name,
         unit=a.unit,

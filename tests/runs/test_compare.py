@@ -93,6 +93,15 @@ def test_no_figure_falls_by_more_than_all_of_it():
     assert -1 <= found.difference_low <= found.difference <= found.difference_high
 
 
+@pytest.mark.parametrize(("after", "differs"), [(12 * MS, True), (0, False)])
+def test_figure_that_was_0_differs_once_it_is_more(after, differs):
+    def waiting(ns):
+        return [Figure("waiting", "ns", ns, 0.0, 56, [ns + (at % 3) * 1000.0 for at in range(28)])]
+
+    (found,) = differences(waiting(0.0), waiting(float(after)))
+    assert (found.differs, found.difference, found.difference_low) == (differs, None, None)
+
+
 def test_few_steps_say_nothing():
     found = named(differences(figures(1, steps=6), figures(2, steps=6, longer=2.0)))["step"]
     assert (found.differs, found.difference_low) == (False, None)

@@ -150,6 +150,19 @@ def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved, tmp_path):
     assert run_here("compare", saved, slower, "--fail-if", "step=3%").returncode == 2
 
 
+def test_compare_fails_a_figure_that_rose_from_0(saved, tmp_path):
+    none, run = tmp_path / "none.json", json.loads(saved.read_text())
+    for figure in run["figures"]:
+        if figure["name"] == "waiting":
+            figure["median"], figure["blocks"] = 0.0, [0.0] * len(figure["blocks"])
+    none.write_text(json.dumps(run))
+    done = run_here("compare", none, saved, "--fail-if", "waiting>3%")
+    assert (done.returncode, done.stderr) == (1, "overlaptop: waiting differs from 0\n")
+    assert "from 0" in done.stdout
+    assert run_here("compare", none, saved, "--fail-if", "waiting<-3%").returncode == 0
+    assert run_here("compare", none, none, "--fail-if", "waiting>3%").returncode == 0
+
+
 def test_compare_refuses_unlike_work(recorded, tmp_path):
     path = tmp_path / "wide.mcap"
     played(Clock(), path, 20, ranks=4)
