@@ -120,16 +120,17 @@ class RunLog:
         since_ns = snapshot.at_ns if self._looked_ns is None else self._looked_ns
         for each in window.late:
             known, finding = self._late.get(each.rank), late_finding(found, each.rank)
-            cause = why_late(found, each.rank) or (known.cause if known is not None else None)
-            line = finding.line if finding is not None else ""
+            cause, line = (known.cause, known.line) if known is not None else (None, None)
+            if finding is not None:
+                cause, line = why_late(found, each.rank), finding.line or None
             self._late[each.rank] = LateRank(
                 rank=each.rank,
                 late_count=each.late_count,
                 collectives=each.collectives,
                 wait_ns=window.exposed_wait_ns,
                 for_ns=snapshot.at_ns - since_ns + (known.for_ns if known is not None else 0),
-                cause=cause or None,
-                line=line or (known.line if known is not None else None),
+                cause=cause,
+                line=line,
             )
 
 

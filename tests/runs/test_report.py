@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.runs import run_log
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.words import describe
 from tests.commands.running import records, run_here
@@ -70,6 +72,20 @@ def test_last_snapshot_alone_says_what_its_steps_do():
     assert report_of(session).work.operations == [
         ["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"]
     ]
+
+
+def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
+    session, log = waiting_job(), RunLog()
+    for rule, does, line in (("late_launch", "launches", "train.py:57"), ("low_clock", "runs slowly", "")):
+        found = Finding(
+            f"rank 2 {does}", "", "", Certainty.MEASURED, MS, (2,), rule, why_late=True, line=line
+        )
+        monkeypatch.setattr(run_log, "find", lambda _evidence, found=found: (found,))
+        for _ in range(20):
+            log.take(session.tick())
+            session.clock.pass_s(5)
+    (late,) = log.report().late_ranks
+    assert (late.cause, late.line) == ("it runs slowly", None)
 
 
 def test_job_restarted_without_a_step_has_no_negative_length():
