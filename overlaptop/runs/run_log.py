@@ -94,6 +94,8 @@ class RunLog:
         )
 
     def _look(self, snapshot: Snapshot, job: Welcome) -> None:
+        if snapshot.at_ns == self._looked_ns:
+            return
         evidence = evidence_of(snapshot)
         found = find(evidence)
         held = self._steady.take(snapshot, found)

@@ -88,6 +88,16 @@ def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
     assert (late.cause, late.line) == ("it runs slowly", None)
 
 
+def test_report_that_is_asked_for_again_is_the_same(monkeypatch):
+    session, log = waiting_job(), RunLog()
+    bounds = iter(["host-bound", *["GPU-bound"] * 4])
+    monkeypatch.setattr(run_log, "bound_by", lambda *_: next(bounds))
+    for _ in range(2):
+        log.take(session.tick())
+        session.clock.pass_s(1)
+    assert [log.report().bound for _ in range(3)] == ["host-bound"] * 3
+
+
 def test_job_restarted_without_a_step_has_no_negative_length():
     session, log = waiting_job(), RunLog()
     log.take(session.tick())
