@@ -16,6 +16,11 @@ _FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s) a step|: its .*| for \d.*")
 """The figures in a title that says why a rank is late."""
 
 
+def headline(title: str, line: str | None) -> str:
+    """Return the title and the script line, if known: ``... (train.py:57 in collate)``."""
+    return f"{title} ({line})" if line and line not in title else title
+
+
 class Certainty(Enum):
     """How sure a finding is."""
 
@@ -56,8 +61,7 @@ class Finding:
 
     @property
     def headline(self) -> str:
-        """Return the title and the script line, if known: ``... (train.py:57 in collate)``."""
-        return f"{self.title} ({self.line})" if self.line and self.line not in self.title else self.title
+        return headline(self.title, self.line)
 
     @property
     def headlines(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The report of a run as one screen of text. Pure."""
 
 from overlaptop import text
+from overlaptop.findings.finding import headline
 from overlaptop.records import LateRank, RunRecord
 from overlaptop.report.figures import exposed_text
 from overlaptop.timeline.arrivals import WaitTimes
@@ -23,7 +24,9 @@ def describe(run: RunRecord) -> str:
         figures = {
             "step": f"median {text.duration(run.step_ns)}, p99 {text.duration(run.p99_step_ns)}, of {of}",
             "overlap": text.percent(run.overlap),
-            "exposed": f"{text.duration(run.exposed_ns)} a step {_parts(run)}".rstrip(),
+            "exposed": text.UNKNOWN
+            if run.exposed_ns is None
+            else f"{text.duration(run.exposed_ns)} a step {_parts(run)}".rstrip(),
             "bound": run.bound or "",
             "own cost": _cost(run),
         }
@@ -32,7 +35,7 @@ def describe(run: RunRecord) -> str:
     lines += _section(
         "findings",
         [
-            f"{each.title}{f' ({each.line})' if each.line and each.line not in each.title else ''}"
+            f"{headline(each.title, each.line)}"
             f"{f': at most {text.duration(each.gain_ns)} a step to win' if each.gain_ns else ''}, "
             f"{each.certainty}"
             for each in run.findings

@@ -116,6 +116,7 @@ def test_first_steps_and_disturbed_ones_are_left_out():
         session.say(*(replace(each, captured=number == 50) for each in made))
     run = report_of(session)
     assert (run.step_ns, run.p99_step_ns, run.overlap) == (80 * MS, 80 * MS, None)
+    assert "  exposed     –\n" in describe(run) + "\n"
 
 
 def test_report_of_a_recording_is_that_of_its_job(recorded):
