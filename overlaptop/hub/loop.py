@@ -24,7 +24,7 @@ from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import KEPT, Frame
-from overlaptop.hub.recorder import JobRecorder
+from overlaptop.hub.recorder_process import RecorderProcess
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
@@ -154,7 +154,7 @@ class Hub:
         )
         # A recorder outlives its hub, and follows the job to the next hub or restart.
         self._recorder_due = bool(options.record) and earlier is None and not restarts
-        self._recorder: JobRecorder | None = None
+        self._recorder: RecorderProcess | None = None
         self._listen_to_dashboards()
         self._listen_to_signals()
 
@@ -353,9 +353,9 @@ class Hub:
         if self._recorder_due:  # the recorder finds the job by its record
             self._recorder_due = False
             folder, keep = self._options.record, self._options.keep
-            self._recorder = JobRecorder(self._record, folder, keep, self._complain)
+            self._recorder = RecorderProcess(self._record, folder, keep, self._complain)
         elif self._recorder is not None:
-            self._recorder.follow(self._record)
+            self._recorder.restart_with_all_nodes(self._record)
 
     def _complain(self, why: str) -> None:
         log_line(why)

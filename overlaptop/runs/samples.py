@@ -18,8 +18,8 @@ from overlaptop.wire.messages import StepTotals
 _MOST_TOTALS = 1 << 18
 """Maximum steps of all ranks together, some 80 MB. The newest are kept."""
 _LEAST_STEPS = 12
-"""Minimum steps of a block, except with the smallest number of blocks. A slow moment, or a burst of
-measured steps, lasts for several steps: of shorter blocks it would fill several, and count as often."""
+"""Minimum steps of a block, unless there are only 7 blocks. A slow moment, or a burst of measured steps,
+lasts for several steps. It would fill several shorter blocks, and count once for each."""
 _LEAST_OF_ORDER = 0.1
 """Minimum share of compared steps that have an order of operations."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
@@ -218,7 +218,9 @@ def _figure(name: str, values: Mapping[int, float], steps: int) -> Figure:
 
 
 def _blocks(values: Mapping[int, float], steps: int) -> list[float]:
-    """Return the medians of as many blocks of consecutive steps as all have a value, or nothing."""
+    """Cut the run into the most blocks (28, 14, 7) that each contain a value; return their medians, or
+    nothing. Only 7 blocks may be shorter than _LEAST_STEPS.
+    """
     for number in reversed(_BLOCKS):
         blocks: list[list[float]] = [[] for _ in range(number)]
         for at, value in values.items():

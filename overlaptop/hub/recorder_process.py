@@ -13,7 +13,7 @@ from pathlib import Path
 from overlaptop.jobs.record import JobRecord
 
 
-class JobRecorder:
+class RecorderProcess:
     """Runs ``overlaptop record`` on this hub's job. It ends by itself, after the job."""
 
     def __init__(self, job: JobRecord, folder: str, keep: str, complain: Callable[[str], None]) -> None:
@@ -24,8 +24,8 @@ class JobRecorder:
         self._next: JobRecord | None = None
         self._start(job)
 
-    def follow(self, job: JobRecord) -> None:
-        """Begin anew once the job's other nodes can be reached through this hub (``--gather``). The new
+    def restart_with_all_nodes(self, job: JobRecord) -> None:
+        """Record anew once the job's other nodes can be reached through this hub (``--gather``). The new
         recording has the history of what the first one had.
         """
         if job.is_root and not self._has_all_nodes and self._next is None and self._process is not None:
