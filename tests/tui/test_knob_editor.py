@@ -170,6 +170,42 @@ def test_reason_for_no_change_goes_with_its_cause():
     assert keys.change is None
 
 
+def test_change_of_another_knob_sends_the_pending_one_first():
+    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
+    keys.press(1)
+    keys.editor.select("accumulation")
+    keys.press(1)
+    keys.rest()
+    assert keys.sent == ["set bucket_cap_mb 50"]
+    assert keys.change.values_text == "accumulation 4 → 8"
+    obey(keys.session, keys.session.sent[0], 40, "25", "50")
+    send_knobs(keys.session, with_value(BUCKET, "50"), ACCUMULATION)
+    keys.rest(0)
+    assert keys.sent == ["set bucket_cap_mb 50", "set accumulation 8"]
+
+
+def test_typed_value_waits_for_the_change_sent_before_it():
+    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
+    keys.press(1)
+    keys.editor.select("accumulation")
+    keys.editor.type(keys.session.tick(), "8")
+    keys.rest(0)
+    assert keys.sent == ["set bucket_cap_mb 50"]
+
+
+def test_second_knob_is_refused_while_the_first_waits():
+    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
+    by_another(keys.session)
+    keys.press(1)
+    keys.editor.select("accumulation")
+    keys.press(1)
+    assert keys.change.words == f"the change of bucket_cap_mb is still pending; {TAKE_BACK}"
+    assert keys.editor.cancel()
+    assert keys.change.by == "eve@there, pid 7"
+    keys.press(1)
+    assert keys.change.values_text == "accumulation 4 → 8"
+
+
 def test_nothing_is_sent_if_the_knob_or_job_has_gone():
     keys = Keys(controlled_job())
     keys.press(1)

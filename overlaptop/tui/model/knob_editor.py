@@ -125,18 +125,18 @@ class KnobEditor:
     def type(self, snapshot: Snapshot, words: str) -> None:
         """Set a typed value. Raises ValueRefusedError, whose text is for the prompt."""
         if (selected := self.editable(snapshot)) is not None:
-            # No more keys follow, so it is sent at once.
+            # No more keys follow, so the next tick sends it.
             self._want(snapshot, selected.knob, parsed(selected.knob, words), self._clock_s() - SETTLE_S)
-        self.tick(snapshot)
+        self._follow(snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
         if (selected := self.editable(snapshot)) is not None:
             self._want(snapshot, selected.knob, None, self._clock_s())
-        self.tick(snapshot)
+        self._follow(snapshot)
 
     def cancel(self) -> bool:
         """Cancel the pending change; return whether there was one."""
-        wanted, self._wanted = self._wanted, None
+        wanted, self._wanted, self._fault = self._wanted, None, None
         return wanted is not None
 
     def tick(self, snapshot: Snapshot) -> None:
@@ -167,10 +167,17 @@ class KnobEditor:
         wanted = self._wanted
         if wanted is not None and wanted.knob == knob.name:
             self._wanted = replace(wanted, value=value, asked_s=asked_s)
-        else:
-            at = self._expected(snapshot, knob)
-            old = f"{at:g}" if at is not None else knob.value_text
-            self._wanted = _WantedValue(knob.name, value, old, asked_s)
+            return
+        if wanted is not None:
+            if _busy(snapshot) is not None:
+                self._refuse(
+                    snapshot, wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}"
+                )
+                return
+            self._send(snapshot, wanted)
+        at = self._expected(snapshot, knob)
+        old = f"{at:g}" if at is not None else knob.value_text
+        self._wanted = _WantedValue(knob.name, value, old, asked_s)
 
     def _send(self, snapshot: Snapshot, wanted: _WantedValue) -> None:
         pending, self._wanted = self._pending(snapshot, wanted), None
@@ -226,13 +233,14 @@ class KnobEditor:
             self._change_s = self._clock_s()
 
     def _change(self, snapshot: Snapshot) -> KnobChange | None:
+        is_refused = self._fault is not None and self._circumstances(snapshot) == self._fault_when
         if self._wanted is not None:
-            return self._pending(snapshot, self._wanted)
+            return self._fault if is_refused else self._pending(snapshot, self._wanted)
         if self._sent is not None:
             if all(each.id != self._sent.command for each in snapshot.commands):
                 return self._sent
             self._sent = None
-        if self._fault is not None and self._circumstances(snapshot) == self._fault_when:
+        if is_refused:
             return self._fault
         newest = self._newest(snapshot)
         return self._progress_of(snapshot, newest) if newest is not None else None
