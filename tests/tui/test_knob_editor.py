@@ -168,6 +168,11 @@ def test_reason_for_no_change_goes_with_its_cause():
     assert "before the first step" in keys.change.words
     send_knobs(session, BUCKET)
     assert keys.change is None
+    session.fleet.set_hub_state(HubState.ENDED, "")
+    keys.press(1)
+    assert "the job is over" in keys.change.words
+    session.fleet.set_hub_state(HubState.LIVE, "")
+    assert keys.change is None
 
 
 def test_change_of_another_knob_sends_the_pending_one_first():

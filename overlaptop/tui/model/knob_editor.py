@@ -217,9 +217,10 @@ class KnobEditor:
         self._fault = KnobChange(knob, "", "", words, "failed")
 
     def _circumstances(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """Return the newest change and the obstacle: a fault is shown until either changes."""
+        """Return the newest change and the obstacles: a fault is shown until any of them changes."""
         newest, selected = self._newest(snapshot), self.selected(snapshot)
-        return (newest and newest.id, selected and (selected.knob.name, selected.refusal))
+        obstacles = _NO_JOB.get(snapshot.hub_state), selected and (selected.knob.name, selected.refusal)
+        return (newest and newest.id, *obstacles)
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
         """Return the newest change, except changes of other dashboards that were refused as busy."""
