@@ -106,6 +106,16 @@ def test_completed_change_counts_before_ranks_send_the_value():
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
 
 
+def test_value_that_ranks_send_after_a_change_counts():
+    keys = changed_by(1)
+    obey(keys.session, keys.session.sent[0], 40, "25", "50")
+    send_knobs(keys.session, with_value(BUCKET, "25"))  # as of a new model
+    keys.press(1)
+    assert keys.change.values_text == "bucket 25 → 50 MiB"
+    keys.rest()
+    assert keys.sent == ["set bucket_cap_mb 50"] * 2
+
+
 def test_at_the_end_nothing_is_sent():
     keys = Keys(controlled_job(with_value(BUCKET, "1")))
     keys.press(-1)

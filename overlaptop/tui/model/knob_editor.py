@@ -76,6 +76,8 @@ class KnobEditor:
         self._wanted: _WantedValue | None = None
         self._sent: KnobChange | None = None
         """The newest change sent, until a snapshot has it."""
+        self._before: tuple[str, Knob | None] = "", None
+        """The newest change in progress, and its knob as ranks last sent it by then."""
         self._fault: KnobChange | None = None
         self._fault_when: tuple[object, ...] = ()
         """The circumstances of the fault. When they change, the fault disappears."""
@@ -198,6 +200,7 @@ class KnobEditor:
             self._refuse(snapshot, wanted.knob, f"not changed: {fault}")
         else:
             self.own[command.id] = pending.old
+            self._before = command.id, knob
             self._sent = replace(pending, words="sent ...", command=command.id)
 
     def _expected(self, snapshot: Snapshot, knob: Knob) -> float | None:
@@ -206,8 +209,9 @@ class KnobEditor:
             return number(knob.original_text) if self._wanted.value is None else self._wanted.value
         changes = [each for each in snapshot.changes if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
-        if newest is not None and (not newest.done or newest.new):
-            # Ranks send their knobs a moment after they report that the value has changed.
+        # Ranks send their knobs a moment after they report that the value has changed.
+        ranks_lag = newest is not None and self._before[0] == newest.id and self._before[1] is knob
+        if newest is not None and (not newest.done or (newest.new and ranks_lag)):
             target = knob.original_text if newest.value is None else str(newest.value)
             return number(newest.new or target)
         return knob.value if knob.value is not None else number(knob.value_text)
@@ -228,6 +232,9 @@ class KnobEditor:
         return next((each for each in changes if not each.busy or each.id in self.own), None)
 
     def _follow(self, snapshot: Snapshot) -> None:
+        for each in snapshot.changes:
+            if not each.done and (held := snapshot.knob(each.knob)) is not None:
+                self._before = each.id, held.knob
         before, self.change = self.change, self._change(snapshot)
         after = self.change
         if not before or not after or (before.command, before.state) != (after.command, after.state):
