@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import zmq
@@ -33,6 +35,8 @@ _POLL_BUDGET_S = 0.05
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 256
 _HIGH_WATER = 16
+_DESCRIPTORS = 16
+"""More than a HubSocket opens: libzmq ends the process if it has opened some and then gets no more."""
 
 
 class HubReader(ABC):
@@ -149,7 +153,8 @@ class HubSocket(HubReader):
         credit: Credit | None = None,
         on_pong: Callable[[Pong, int], None] | None = None,
     ) -> None:
-        """``on_pong``: as in HubReader."""
+        """``on_pong``: as in HubReader. Raises OSError if too few descriptors are free."""
+        _check_descriptors()
         super().__init__(credit or Credit(time.monotonic), on_pong)
         self.hubs: tuple[GatheredHub, ...] = ()
         """Other nodes' hubs that `over` can reach."""
@@ -295,3 +300,10 @@ class GatheredReader(HubReader):
 
     def _put(self, payload: bytes) -> None:
         self._root.carry(self._node, payload)
+
+
+def _check_descriptors() -> None:
+    """Raise OSError unless this process can open _DESCRIPTORS more."""
+    with ExitStack() as opened:
+        for _ in range(_DESCRIPTORS):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
