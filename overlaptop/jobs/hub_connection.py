@@ -44,7 +44,8 @@ class HubConnection(Protocol):
         """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
 
     def send(self, message: Command | Found) -> bool:
-        """Send the hub a command for all ranks, or a finding. False if no hub has answered yet.
+        """Send the hub a command for all ranks, or a finding. False if no hub has answered yet, or it reads
+        nothing.
 
         A command's outcome comes back as CommandOutcome. Raises WireError if the command is not allowed.
         """

@@ -56,7 +56,7 @@ class HubReader(ABC):
         self._ping_due_s = 0.0
         self._ranks: tuple[int, ...] = ()
         self._bursts = 0
-        self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
+        self._unsent: deque[bytes] = deque()
         self._join_due_s = 0.0
 
     @abstractmethod
@@ -79,8 +79,9 @@ class HubReader(ABC):
             self._join_due_s = 0.0
 
     def send(self, message: Command | Found) -> bool:
+        """Return False if the message is dropped: no hub has answered yet, or it reads nothing."""
         payload = encode(message)
-        if self.received_at_s is None or not self.is_trusted():
+        if self.received_at_s is None or not self.is_trusted() or len(self._unsent) >= _MAX_UNSENT:
             return False
         self._unsent.append(payload)
         self.send_due(time.monotonic())

@@ -4,6 +4,14 @@ import subprocess
 import sys
 
 import pytest
+import zmq
+
+from overlaptop.jobs.credit import Credit
+from overlaptop.jobs.hub_socket import HubReader
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.joining import Grant, Join
+from overlaptop.wire.messages import Found
+from tests.fleet.builders import status
 
 OPENS = """
 import os, resource, sys
@@ -27,7 +35,40 @@ else:
 """
 
 
+class SlowReader(HubReader):
+    """The connection to a hub that takes only the messages of one type."""
+
+    def __init__(self, credit, accepted):
+        super().__init__(credit, None)
+        self.accepted, self.sent = accepted, []
+
+    def poll(self):
+        return []
+
+    def is_trusted(self):
+        return True
+
+    def close(self): ...
+
+    def _put(self, payload):
+        message = decode(payload)
+        if not isinstance(message, self.accepted):
+            raise zmq.Again
+        self.sent.append(message)
+
+
 @pytest.mark.parametrize("free", [0, 1, 3, 6, 20])
 def test_too_few_descriptors_are_an_oserror(free):
     run = subprocess.run([sys.executable, "-c", OPENS, str(free)], stdout=subprocess.PIPE, text=True)
     assert (run.returncode, run.stdout) == (0, "Too many open files\n" if free < 20 else "opened\n")
+
+
+def test_send_says_when_a_message_is_dropped():
+    reader = SlowReader(Credit(lambda: 0.0), Join)
+    reader.take([encode(status())], 0)
+    rules = [f"rule_{number}" for number in range(10)]
+    kept = [rule for rule in rules if reader.send(Found(rule))]
+    assert 0 < len(kept) < len(rules)
+    reader.accepted = Join | Grant | Found
+    reader.send_due(0.0)
+    assert [message.rule for message in reader.sent if isinstance(message, Found)] == kept
