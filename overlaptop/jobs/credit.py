@@ -55,7 +55,7 @@ class Credit:
             self._measure(self._limit_bytes_per_s)
 
     def due(self) -> Grant | None:
-        """Return the grant to send now. None if nothing has changed."""
+        """Return the grant to send now. None if nothing has changed since the last that was `sent`."""
         now_s = self._monotonic_s()
         passed_s, self._now_s = now_s - self._now_s, now_s
         self._paced_bytes = (
@@ -71,8 +71,10 @@ class Credit:
 
     def grant(self) -> Grant:
         """Return the current grant, whether or not the hub has it."""
-        self._granted_bytes, self._granted_s = int(self._paced_bytes), self._now_s
-        return Grant(self._granted_bytes, self._window_bytes)
+        return Grant(int(self._paced_bytes), self._window_bytes)
+
+    def sent(self, grant: Grant) -> None:
+        self._granted_bytes, self._granted_s = grant.received_bytes, self._now_s
 
     def _measure(self, limit_bytes_per_s: int) -> None:
         now_s = self._monotonic_s()

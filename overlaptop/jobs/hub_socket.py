@@ -137,6 +137,7 @@ class HubReader(ABC):
                 grant = self._credit.grant()
             if grant is not None:
                 self._put(encode(grant))
+                self._credit.sent(grant)
             while self._unsent:
                 self._put(self._unsent[0])
                 self._unsent.popleft()

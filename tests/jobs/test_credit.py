@@ -40,6 +40,7 @@ class Line:
                 self.received_bytes += FRAME_BYTES
                 self.credit.receive(FRAME_BYTES)
             if (grant := self.credit.due()) is not None:
+                self.credit.sent(grant)
                 arrives_s = self.now_s + self.latency_s
                 self.grants.append((arrives_s, grant.received_bytes + grant.window_bytes))
             while self.grants and self.grants[0][0] <= self.now_s:
@@ -86,6 +87,8 @@ def test_local_window_is_wide_and_restarts_with_each_welcome():
     grant = credit.due()
     assert grant is not None
     assert grant.received_bytes == LOCAL_WINDOW_BYTES // 2
+    assert credit.due() == grant
+    credit.sent(grant)
     assert credit.due() is None
     credit.restart()
     credit.receive(100)

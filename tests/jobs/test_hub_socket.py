@@ -72,3 +72,16 @@ def test_send_says_when_a_message_is_dropped():
     reader.accepted = Join | Grant | Found
     reader.send_due(0.0)
     assert [message.rule for message in reader.sent if isinstance(message, Found)] == kept
+
+
+def test_grant_that_was_not_sent_is_sent_later():
+    now_s = 0.0
+    reader = SlowReader(Credit(lambda: now_s), Join | Grant)
+    reader.send_due(now_s)
+    reader.take([encode(status())], 0)
+    now_s = 1.0
+    reader.accepted = Join
+    reader.send_due(0.0)
+    reader.accepted = Join | Grant
+    reader.send_due(0.0)
+    assert reader.sent[-1].received_bytes == len(encode(status()))
