@@ -109,11 +109,8 @@ class Hub:
         self._commands = CommandExecutions(
             partial(log_change, self._record), self._folder / COMMANDS_NAME, self._now_s
         )
-        self._sockets = (
-            ranks_socket(options.job),
-            self._record.dashboard_path,
-            view_socket(options.job, os.getpid()),
-        )
+        dashboards_path, view_path = self._record.dashboard_path, view_socket(options.job, os.getpid())
+        self._socket_paths = ranks_socket(options.job), dashboards_path, view_path
         restarts = _elastic("RESTART_COUNT")
         if restarts:
             times = "once" if restarts == 1 else f"{restarts} times"
@@ -130,8 +127,8 @@ class Hub:
             started_ns=self._record.started_ns,
         )
         self._dashboards = DashboardServer(
-            self._sockets[1],
-            self._sockets[2],
+            dashboards_path,
+            view_path,
             welcome,
             replay=lambda: [
                 *self._history.replay(),
@@ -145,7 +142,7 @@ class Hub:
             options.job,
             listener,
             self._selector,
-            max_connections=_rank_descriptors(),
+            max_connections=_most_ranks(),
             deliver=self._deliver,
             clock_s=lambda: self._now_s,
         )
@@ -175,13 +172,15 @@ class Hub:
             self._dashboards.receive(now_s)
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
-                self._tick(now_s)
+                self._tick()
             if self._record_due_s is not None and now_s >= self._record_due_s:
-                self._write_record(now_s)
+                self._write_record()
             for payload in self._commands.settle():
                 self._dashboards.publish(Frame(payload, KEPT))
             is_behind = self._dashboards.flush(now_s)
             self._ranks.watch(self._dashboards.watched, self._dashboards.bursts)
+            if self._ranks.numbers:
+                self._idle_since_s = now_s
         self._end()
 
     def _advance_clock(self) -> None:
@@ -240,8 +239,8 @@ class Hub:
                 self._selector.register(descriptor, EVENT_READ, lambda _events: None)
 
     def _take(self, message: Command | Found) -> None:
-        """Process a dashboard's finding. Pass its command on to every rank, and to every dashboard so that
-        all know its author, unless it may be old.
+        """Process a dashboard's message. A finding goes to the black box. A command goes to all ranks, and
+        to all dashboards, which show its author. A command that may be old is dropped.
         """
         if isinstance(message, Found):
             self._black_box.ask(message.rule, self._now_s)
@@ -259,20 +258,20 @@ class Hub:
         ranks, ended = self._ranks, self._job_ended
         return HubStatus(time.time_ns(), len(ranks.numbers), ranks.bad_frames, ended, ranks.silent)
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self) -> None:
         self._ranks.tick()
         self._commands.tick(self._now_s)
-        self._black_box.tick(now_s)
+        self._black_box.tick(self._now_s)
         if self._recorder is not None:
             self._recorder.tick()
-        self._dashboards.expire(now_s)
+        self._dashboards.expire(self._now_s)
         self._dashboards.publish_status()
-        if now_s - self._freshened_s > _FRESHEN_S:
-            self._freshened_s = now_s
+        if self._now_s - self._freshened_s > _FRESHEN_S:
+            self._freshened_s = self._now_s
             with suppress(OSError):
                 for path in (self._folder, *self._folder.iterdir()):
                     os.utime(path)
-        if not (self._owns_folder() and all(path.exists() for path in self._sockets)):
+        if not (self._owns_folder() and all(path.exists() for path in self._socket_paths)):
             log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True
 
@@ -292,11 +291,10 @@ class Hub:
         return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if lingers else 1)
 
     def _is_over(self) -> bool:
-        now_s, deadline_s = self._now_s, self._deadline_s
+        deadline_s = self._deadline_s
         if self._terminated or deadline_s is None:
-            self._idle_since_s = now_s
             return self._terminated
-        if now_s >= deadline_s:
+        if self._now_s >= deadline_s:
             return True
         # If no rank has come, none will after the starter's death. After a job, the hub lingers.
         return not self._ranks.ever_connected and not self._record.starter_alive
@@ -341,14 +339,14 @@ class Hub:
         ticks = self._record.starter_start_ticks
         return self._record.started_ns if ticks is None else unix_ns(ticks)
 
-    def _write_record(self, now_s: float) -> None:
+    def _write_record(self) -> None:
         self._record_due_s = None
         self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
         try:
             write_job(self._record)
         except OSError as error:
             log_line(f"cannot write job.json: {error.strerror}")
-            self._record_due_s = now_s + _TICK_S
+            self._record_due_s = self._now_s + _TICK_S
             return
         if self._recorder_due:  # the recorder finds the job by its record
             self._recorder_due = False
@@ -405,7 +403,7 @@ def _elastic(name: str, environ: Mapping[str, str] = os.environ) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _rank_descriptors() -> int:
+def _most_ranks() -> int:
     """Return how many ranks this process can connect, after raising its descriptor limit to the maximum."""
     wanted = _DESCRIPTORS_OF_RANK * MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

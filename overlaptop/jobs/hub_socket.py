@@ -1,4 +1,4 @@
-"""A reader's end of the hub protocol: a ZeroMQ DEALER on a unix socket, whatever process serves it."""
+"""The reading end of the hub protocol: a ZeroMQ DEALER on a unix socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _DESCRIPTORS = 16
 
 
 class HubReader(ABC):
-    """One hub's reader: joins it, grants it credit, and checks its messages. Never waits."""
+    """The reading end of one connection to a hub: joins it, grants credit, and checks messages. Never
+    waits.
+    """
 
     def __init__(self, credit: Credit, on_pong: Callable[[Pong, int], None] | None) -> None:
         """``on_pong``: called with each answer to a ping
@@ -159,7 +161,7 @@ class HubSocket(HubReader):
         _check_descriptors()
         super().__init__(credit or Credit(time.monotonic), on_pong)
         self.hubs: tuple[GatheredHub, ...] = ()
-        """Other nodes' hubs that `over` can reach."""
+        """Other nodes' hubs that `join` can reach."""
         self._readers: dict[bytes, GatheredReader] = {}
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
@@ -218,7 +220,7 @@ class HubSocket(HubReader):
             messages.append(self._refusal)
         return [each for each in messages if not isinstance(each, GatheredHubs)]
 
-    def over(
+    def join(
         self, node: bytes, credit: Credit, on_pong: Callable[[Pong, int], None] | None
     ) -> GatheredReader:
         self._readers[node] = GatheredReader(self, node, credit, on_pong)

@@ -97,5 +97,5 @@ class GatheredHubConnection(RemoteReader):
             self._socket = socket
             if socket is not None:
                 credit = Credit(time.monotonic, self._host.root.limit_bytes_per_s)
-                self._reader = socket.over(self._host.node, credit, self._host.clock.add)
-                self._reader.watch(self._ranks, self._bursts)
+                self.reader = socket.join(self._host.node, credit, self._host.clock.add)
+                self.reader.watch(self._ranks, self._bursts)

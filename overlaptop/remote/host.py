@@ -47,12 +47,12 @@ MAX_SAMPLE_CHARS = 1 << 12
 
 
 class RemoteReader:
-    """What each HubConnection to another host does, whatever carries it."""
+    """Shared code of connections to hubs on other hosts."""
 
     def __init__(self, clock: ClockOffset, monotonic_s: Callable[[], float]) -> None:
         """``clock``: of the hub's host."""
         self._clock, self._monotonic_s = clock, monotonic_s
-        self._reader: HubReader | None = None
+        self.reader: HubReader | None = None
         """Set while there is a connection."""
         self._ranks: frozenset[int] = frozenset()
         self._bursts = 0
@@ -70,7 +70,7 @@ class RemoteReader:
 
     @property
     def dropped(self) -> int:
-        return self._dropped + (0 if self._reader is None else self._reader.dropped)
+        return self._dropped + (0 if self.reader is None else self.reader.dropped)
 
     def poll(self) -> list[Message]:
         """Return the messages as in HubConnection, with Unix times of this machine's clock."""
@@ -80,29 +80,29 @@ class RemoteReader:
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         self._ranks, self._bursts = frozenset(ranks), bursts
-        if self._reader is not None:
-            self._reader.watch(ranks, bursts)
+        if self.reader is not None:
+            self.reader.watch(ranks, bursts)
 
     def send(self, message: Command | Found) -> bool:
         encode(message)  # an invalid command is an error, with or without a connection
-        return self._reader is not None and self.alive and self._reader.send(message)
+        return self.reader is not None and self.alive and self.reader.send(message)
 
     def close(self) -> None:
         self._untaken.clear()
         self.disconnect()
 
     def receive(self) -> None:
-        if self._reader is not None:
-            for message in self._reader.poll():
+        if self.reader is not None:
+            for message in self.reader.poll():
                 self._received_at_s = self._monotonic_s()
                 if self._is_wanted(message):
                     self._untaken.append(_shifted(message, self._clock.to_local_ns))
 
     def disconnect(self) -> None:
-        if self._reader is not None:
-            self._dropped += self._reader.dropped
-            self._reader.close()
-            self._reader = None
+        if self.reader is not None:
+            self._dropped += self.reader.dropped
+            self.reader.close()
+            self.reader = None
 
     def _is_wanted(self, message: Message) -> bool:
         """Whether to keep a message. False for those that no real hub sends, and that could fill memory."""
@@ -124,12 +124,12 @@ class RemoteHubConnection(RemoteReader):
     the hub again, and receives its history again.
     """
 
+    reader: HubSocket | None
+
     def __init__(self, host: RemoteHost, job: str) -> None:
         super().__init__(host.clock, host.monotonic_s)
         self._host = host
         self.job = job
-        self.socket: HubSocket | None = None
-        """Set while there is a relay."""
         self._descriptor = -1
         self._joined_s = float("-inf")
 
@@ -145,17 +145,16 @@ class RemoteHubConnection(RemoteReader):
 
     def receive(self) -> None:
         super().receive()
-        over = self.socket is None or not self._host.tunnel.wanted.job
-        if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
+        is_disconnected = self.reader is None or not self._host.tunnel.wanted.job
+        if is_disconnected and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
             with suppress(OSError):  # no folder or descriptor for a socket: retried later
                 self._connect()
 
     def disconnect(self) -> None:
-        if self.socket is not None:
+        if self.reader is not None:
             if self._host.selector is not None:
                 self._host.selector.unregister(self._descriptor)
             super().disconnect()
-            self.socket = None
             self._host.tunnel.leave()
 
     def _connect(self) -> None:
@@ -166,10 +165,10 @@ class RemoteHubConnection(RemoteReader):
         self._joined_s = self._host.monotonic_s()
         credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
         path = self._host.tunnel.open(self.job)
-        self._reader = self.socket = HubSocket(path, credit=credit, on_pong=self._host.clock.add)
-        self.socket.watch(self._ranks, self._bursts)
+        self.reader = HubSocket(path, credit=credit, on_pong=self._host.clock.add)
+        self.reader.watch(self._ranks, self._bursts)
         if self._host.selector is not None:
-            self._descriptor = self.socket.descriptor
+            self._descriptor = self.reader.descriptor
             self._host.selector.register(self._descriptor, EVENT_READ, self._host)
 
 
@@ -186,7 +185,7 @@ class RemoteHost(Connection):
 
     @property
     def hub_socket(self) -> HubSocket | None:
-        return None if self._hub is None else self._hub.socket
+        return None if self._hub is None else self._hub.reader
 
     @property
     def gathered(self) -> tuple[GatheredHub, ...]:

@@ -115,7 +115,7 @@ class NodeReader(Receiver):
     def __init__(self, root):
         super().__init__()
         self.root = root
-        self.hub = root.hub.over(root.nodes[0], Credit(time.monotonic), None)
+        self.hub = root.hub.join(root.nodes[0], Credit(time.monotonic), None)
 
     def poll(self):
         self.root.poll()

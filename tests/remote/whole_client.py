@@ -121,7 +121,7 @@ class FakeHubSocket:
                 self.hubs = message.hubs
         return [each for each in messages if not isinstance(each, Pong | GatheredHubs)]
 
-    def over(self, *_: object) -> mock.Mock:
+    def join(self, *_: object) -> mock.Mock:
         reader = mock.Mock(dropped=0)
         reader.poll.return_value = []
         return reader

@@ -8,7 +8,7 @@ from overlaptop.text import Unit
 from overlaptop.tui.draw.bars import EIGHTHS, Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
 from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.draw.segments import TextStyle
-from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_a_column
+from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_per_column
 from overlaptop.tui.model.parts import STEP_PARTS
 from tests.fleet.builders import MS, step
 
@@ -133,7 +133,7 @@ def test_completed_columns_stay_and_missing_steps_are_gaps():
 
 
 def test_a_column_stands_for_about_a_second():
-    assert [steps_a_column(ms * MS) for ms in (5000, 1000, 100, 50, 1)] == [1, 1, 10, 20, 50]
+    assert [steps_per_column(ms * MS) for ms in (5000, 1000, 100, 50, 1)] == [1, 1, 10, 20, 50]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ _FILLED = 0.75
 _NUMBER = attrgetter("step")
 
 
-def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
+def steps_per_column(typical_ns: float | None, *, moving: bool = True) -> int:
     """Return the steps per column for about one second a column; one in a trace."""
     if not typical_ns or not moving:
         return 1
@@ -58,49 +58,54 @@ def bar_top_ns(longest_ns: int, before_ns: int = 0) -> int:
 def columns(
     history: Sequence[StepTotals],
     width: int,
-    a_column: int,
+    steps_per_column: int,
     value: Callable[[StepTotals], float | None],
     gather: Callable[[Sequence[float]], float] = max,
 ) -> list[float | None]:
-    """Return the newest ``width`` columns of ``a_column`` steps, oldest first; None if nothing is known.
+    """Return the newest ``width`` columns, oldest first; None if nothing is known.
 
-    Columns begin at multiples of ``a_column`` steps, so that a finished column never changes.
+    Columns begin at multiples of ``steps_per_column`` steps, so that a finished column never changes.
     """
-    newest, end = history[-1].step // a_column if history else 0, len(history)
+    newest, end = history[-1].step // steps_per_column if history else 0, len(history)
     found: list[float | None] = []
     for column in range(newest, newest - width, -1):
-        begin = bisect_left(history, column * a_column, max(0, end - a_column), end, key=_NUMBER)
+        begin = bisect_left(
+            history, column * steps_per_column, max(0, end - steps_per_column), end, key=_NUMBER
+        )
         known = [each for each in map(value, history[begin:end]) if each is not None]
         found.append(gather(known) if known else None)
         end = begin
     return found[::-1]
 
 
-def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: int | None) -> int | None:
+def column_of(
+    history: Sequence[StepTotals], width: int, steps_per_column: int, step: int | None
+) -> int | None:
     """Return the column of this step; None if it is not shown."""
     if step is None or not history:
         return None
-    at = width - 1 - (history[-1].step // a_column - step // a_column)
+    at = width - 1 - (history[-1].step // steps_per_column - step // steps_per_column)
     return at if 0 <= at < width else None
 
 
 def column_ages(
-    history: Sequence[StepTotals], width: int, a_column: int, every: int
+    history: Sequence[StepTotals], width: int, steps_per_column: int, every: int
 ) -> list[tuple[int, int]]:
     """Return each ``every``-th column back from the newest, and its first step's age in ns."""
     newest, begins_ns = history[-1], dict[int, int]()
     for step in reversed(history):
-        begins_ns[width - 1 - (newest.step // a_column - step.step // a_column)] = step.start_ns
+        columns_ago = newest.step // steps_per_column - step.step // steps_per_column
+        begins_ns[width - 1 - columns_ago] = step.start_ns
     wanted = range(width - 1 - every, -1, -every)
     return [(at, newest.start_ns - begins_ns[at]) for at in wanted if at in begins_ns]
 
 
-def slowest_in(history: Sequence[StepTotals], width: int, a_column: int, column: int) -> int | None:
+def slowest_in(history: Sequence[StepTotals], width: int, steps_per_column: int, column: int) -> int | None:
     """Return the slowest step of a column; None if it has none."""
     if not history:
         return None
-    wanted = history[-1].step // a_column - (width - 1 - column)
-    within = [step for step in history if step.step // a_column == wanted]
+    wanted = history[-1].step // steps_per_column - (width - 1 - column)
+    within = [step for step in history if step.step // steps_per_column == wanted]
     return max(within, key=lambda step: step.step_ns).step if within else None
 
 

@@ -62,21 +62,24 @@ class Scales:
         )
         """Full width of the bars, a round figure; 0 before the first step."""
         self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
-        self.a_column = history.steps_a_column(typical_ns, moving=state.moving)
+        self.steps_per_column = history.steps_per_column(typical_ns, moving=state.moving)
         """Steps per column of the history."""
         scaled = [view for view in ranks[:_SCALED_RANKS] if view.history]
         newest = [
-            (view.rank, view.history[-1].step // self.a_column, view.stale or view.ended) for view in scaled
+            (view.rank, view.history[-1].step // self.steps_per_column, view.stale or view.ended)
+            for view in scaled
         ]
-        self.newest_columns = self.a_column, newest
+        self.newest_columns = self.steps_per_column, newest
         if before is not None and before.newest_columns == self.newest_columns:
-            slowest_ns, drawn = before.slowest_ns, before.drawn
+            slowest_ns, history_lines = before.slowest_ns, before.history_lines
         else:
-            drawn = {}
-            slowest_ns = {view.rank: _slowest(view, _HISTORY_COLUMNS, self.a_column) for view in scaled}
+            history_lines = {}
+            slowest_ns = {
+                view.rank: _slowest(view, _HISTORY_COLUMNS, self.steps_per_column) for view in scaled
+            }
         self.slowest_ns: dict[int, list[float | None]] = slowest_ns
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
-        self.drawn: dict[tuple[int, int, int | None], StyledLine] = drawn
+        self.history_lines: dict[tuple[int, int, int | None], StyledLine] = history_lines
         """Their histories, by rank, width and marked column."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.textured, self.marked_step, self.slopes = textured, state.marked_step, state.slopes
@@ -91,15 +94,15 @@ class Column:
     key: str
     title: str | Callable[[Scales, int], StyledLine]
     cell: Callable[[RankView, Scales, int], StyledLine]
-    min_width: int
+    width: int
     priority: int
     """The highest priority is left out first; 0 stays."""
     grow: int = 0
     """Its share of the remaining width."""
     max_width: int = 1000
     right: bool = True
-    least_width: int = 0
-    """Least width before columns of priority 1 are left out; 0: its ``min_width``."""
+    shrunk_width: int = 0
+    """Least width before columns of priority 1 are left out; 0: its ``width``."""
     knows: Callable[[RankView], bool] = lambda _view: True
     """Whether it has a value for a rank. A column without any value is left out."""
 
@@ -170,20 +173,20 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
     return []
 
 
-def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
-    return history.columns(view.history, columns, a_column, attrgetter("step_ns"))
+def _slowest(view: RankView, columns: int, steps_per_column: int) -> list[float | None]:
+    return history.columns(view.history, columns, steps_per_column, attrgetter("step_ns"))
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
+    marked = history.column_of(view.history, width, scales.steps_per_column, scales.marked_step)
     key = view.rank, width, marked
-    line = scales.drawn.get(key)
+    line = scales.history_lines.get(key)
     if line is None:
         known = scales.slowest_ns.get(view.rank)
-        values = _slowest(view, width, scales.a_column) if known is None else known[-width:]
+        values = _slowest(view, width, scales.steps_per_column) if known is None else known[-width:]
         line = sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
         if known is not None:
-            scales.drawn[key] = line
+            scales.history_lines[key] = line
     return line
 
 
@@ -192,7 +195,7 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
         return (dim("history"),)
     top = Unit.for_scale(scales.spark_top_ns)
     words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
-    each = f" · max of {scales.a_column}" if scales.a_column > 1 else " · each step"
+    each = f" · max of {scales.steps_per_column}" if scales.steps_per_column > 1 else " · each step"
     return crop((dim(words + each if len(words + each) <= width else words),), width)
 
 
@@ -235,7 +238,7 @@ def numa_cell(view: RankView) -> StyledLine:
 # Headers have a spare cell for the mark of the sort column.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
-    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, least_width=6),
+    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, shrunk_width=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
@@ -267,26 +270,24 @@ def columns_for(
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     """Return the columns that fit into ``width`` cells, and their widths."""
     kept = list(columns)
-    while _least(kept) > width and (worst := max(c.priority for c in kept)) > 1:
+    while _total_width(kept) > width and (worst := max(c.priority for c in kept)) > 1:
         kept.remove(next(c for c in reversed(kept) if c.priority == worst))
-    while _least(kept, shrunk=True) > width and any(c.priority for c in kept):
+    while _total_width(kept, shrunk=True) > width and any(c.priority for c in kept):
         kept.remove(next(c for c in reversed(kept) if c.priority))
-    spare = width - _least(kept)
-    widths = {column.key: column.min_width for column in kept}
+    spare = width - _total_width(kept)
+    widths = {column.key: column.width for column in kept}
     if spare < 0:
         for column in kept:
-            if column.least_width:
-                widths[column.key] = max(column.least_width, column.min_width + spare)
+            if column.shrunk_width:
+                widths[column.key] = max(column.shrunk_width, column.width + spare)
     for column in sorted((c for c in kept if c.grow and spare > 0), key=lambda c: c.max_width):
         shares = sum(c.grow for c in kept if c.grow and c.max_width >= column.max_width)
-        more = min(spare * column.grow // shares, column.max_width - column.min_width)
+        more = min(spare * column.grow // shares, column.max_width - column.width)
         widths[column.key] += more
         spare -= more
     return [(column, widths[column.key]) for column in kept]
 
 
-def _least(columns: Sequence[Column], *, shrunk: bool = False) -> int:
-    sizes = (
-        column.least_width if shrunk and column.least_width else column.min_width for column in columns
-    )
+def _total_width(columns: Sequence[Column], *, shrunk: bool = False) -> int:
+    sizes = (column.shrunk_width if shrunk and column.shrunk_width else column.width for column in columns)
     return sum(sizes) + GAP * (len(columns) - 1)

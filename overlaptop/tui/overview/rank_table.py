@@ -180,8 +180,8 @@ class RankTable(JobView):
         """Return the slowest step of a column of the history; None if the pointer is elsewhere."""
         for key, left, size in self._places():
             if key == "history" and left <= x < left + size:
-                a_column = Scales(self.state, textured=False).a_column
-                return history.slowest_in(view.history, size, a_column, x - left)
+                steps_per_column = Scales(self.state, textured=False).steps_per_column
+                return history.slowest_in(view.history, size, steps_per_column, x - left)
         return None
 
     def _places(self) -> list[tuple[str, int, int]]:

@@ -29,23 +29,24 @@ class HistoryChart(JobView):
         selected = self.state.selected
         if selected is None or not selected.history:
             return None
-        a_column = self._steps_a_column(history.typical_step_ns([selected]))
-        return (selected.rank, a_column, selected.history[-1].step // a_column, self.state.marked_step)
+        steps_per_column = self._steps_per_column(history.typical_step_ns([selected]))
+        newest_column = selected.history[-1].step // steps_per_column
+        return selected.rank, steps_per_column, newest_column, self.state.marked_step
 
-    def _steps_a_column(self, typical_ns: float | None) -> int:
-        return history.steps_a_column(typical_ns, moving=self.state.moving)
+    def _steps_per_column(self, typical_ns: float | None) -> int:
+        return history.steps_per_column(typical_ns, moving=self.state.moving)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected = self.state.selected
         if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
         typical_ns = history.typical_step_ns([selected])
-        a_column, space = self._steps_a_column(typical_ns), width - _LABEL - 1
-        times = history.columns(selected.history, space, a_column, attrgetter("step_ns"))
+        steps_per_column, space = self._steps_per_column(typical_ns), width - _LABEL - 1
+        times = history.columns(selected.history, space, steps_per_column, attrgetter("step_ns"))
         top_ns = history.scale_top_ns(times)
         has_axis = height >= _AXIS_FROM
         unit, rows = Unit.for_scale(top_ns), max(1, (height - 2 - has_axis) // 2)
-        overlaps = history.columns(selected.history, space, a_column, attrgetter("overlap"), fmean)
+        overlaps = history.columns(selected.history, space, steps_per_column, attrgetter("overlap"), fmean)
         spread = sorted(step.step_ns for step in selected.history if not step.disturbed)
         figures = []
         if n := len(spread):
@@ -54,7 +55,8 @@ class HistoryChart(JobView):
             figures += [f"longest {duration(spread[-1])}", f"of {plural(n, 'step')}"]
 
         def each(gathered: str) -> str:
-            return f"each column {f'the {gathered} of {a_column} steps' if a_column > 1 else 'one step'}"
+            steps = f"the {gathered} of {steps_per_column} steps" if steps_per_column > 1 else "one step"
+            return f"each column {steps}"
 
         def scaled(title: str, about: list[str], lines: list[StyledLine], top: str) -> list[StyledLine]:
             items = [Item(titled(title)), *(Item((dim(words),), 1) for words in about)]
@@ -62,30 +64,30 @@ class HistoryChart(JobView):
             charted = zip(labels, lines, strict=True)
             return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
 
-        marked = history.column_of(selected.history, space, a_column, self.state.marked_step)
+        marked = history.column_of(selected.history, space, steps_per_column, self.state.marked_step)
         slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
         gaps = [ns is not None and share is None for ns, share in zip(times, overlaps, strict=True)]
         mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked, gaps=gaps)
         return [
             *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
             *scaled("overlap", [each("mean"), *["· not measured"] * any(gaps)], mean, "100 %"),
-            *([_axis(selected.history, space, a_column)] if has_axis else []),
+            *([_axis(selected.history, space, steps_per_column)] if has_axis else []),
         ]
 
     async def on_click(self, event: events.Click) -> None:
         selected = self.state.selected
         if selected is not None and event.x >= _LABEL:
-            a_column = self._steps_a_column(history.typical_step_ns([selected]))
+            steps_per_column = self._steps_per_column(history.typical_step_ns([selected]))
             space = self.size.width - _LABEL - 1
-            step = history.slowest_in(selected.history, space, a_column, event.x - _LABEL)
+            step = history.slowest_in(selected.history, space, steps_per_column, event.x - _LABEL)
             if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")
 
 
-def _axis(steps: Sequence[StepTotals], space: int, a_column: int) -> StyledLine:
+def _axis(steps: Sequence[StepTotals], space: int, steps_per_column: int) -> StyledLine:
     """Return the age of columns, relative to the newest step: ``╷-40 s ───╷-20 s ───╷``."""
     drawn = list("─" * (space - 1) + "╷")
-    for at, age_ns in history.column_ages(steps, space, a_column, _TICK_COLUMNS):
+    for at, age_ns in history.column_ages(steps, space, steps_per_column, _TICK_COLUMNS):
         label = f"╷-{age(age_ns / 1e9) if age_ns >= _WHOLE_SECONDS_NS else duration(age_ns)} "
         drawn[at : at + len(label)] = label
     return (dim(" " * _LABEL + "".join(drawn)),)
