@@ -44,6 +44,8 @@ class CollectiveNaming:
         self._repeated = RepeatedStep()
         self._recorder: FlightRecorder | None = None
         self._refusal = self._seldom = ""
+        self._short = False
+        """Whether the last look-up came too late for steps that repeat no known one."""
         self._changed_step = 0
         """Settings may differ from this step on. Set on the job's thread."""
         self._read_step, self._took_s = -1, 0.0
@@ -58,7 +60,8 @@ class CollectiveNaming:
     @property
     def reason(self) -> str:
         """Why collectives have no names, or only in few steps; empty: they have."""
-        return f"collectives have no names: {self._refusal}" if self._refusal else self._seldom
+        refusal = self._refusal or (SHORT if self._short else "")
+        return f"collectives have no names: {refusal}" if refusal else self._seldom
 
     def settings_changed(self, step: int) -> None:
         """From this step on, which begins, steps may issue other collectives with the same kernels."""
@@ -92,10 +95,13 @@ class CollectiveNaming:
         if looked_up is not None:
             self._repeated.learn(step, looked_up)
             return join(step, looked_up)
-        if self._refusal:  # never known: name collectives by their kernels
+        # Without a recorder nothing would confirm that steps still repeat.
+        repeated = None if self._refusal else self._repeated.launches(step)
+        if repeated is not None:
+            return join(step, repeated)
+        if self._refusal or self._short:  # name collectives by their kernels
             return replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
-        repeated = self._repeated.launches(step)
-        return step if repeated is None else join(step, repeated)
+        return step
 
     def _look_up(
         self, steps: Sequence[TracedStep], host_step_ns: int, *, watched: bool
@@ -121,7 +127,8 @@ class CollectiveNaming:
             except FlightRecorderError as refusal:
                 self._recorder, self._refusal = None, str(refusal)
                 return None
-        self._refusal, self._seldom = SHORT if launches is None else "", ""
+        self._short = launches is None and not any(map(self._repeated.knows, steps))
+        self._seldom = ""
         self._read_step, self._took_s = steps[0].step, monotonic() - began_s
         return launches
 
@@ -136,7 +143,7 @@ class CollectiveNaming:
 
     def _is_early(self, steps: Sequence[TracedStep]) -> bool:
         """Whether to look up these steps early, as they repeat no known one."""
-        if self._refusal or any(map(self._repeated.knows, steps)):
+        if any(map(self._repeated.knows, steps)):
             return False
         if monotonic() - self._early_s > EARLY_PERIOD_S:
             self._unknown_reads = 0

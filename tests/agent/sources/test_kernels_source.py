@@ -130,7 +130,10 @@ class Gpu:
         if self.recorder_fault:
             raise FlightRecorderError(self.recorder_fault)
         kept = self.launches[-self.recorder_keeps :]
-        self.was_short = len(kept) < len(self.launches) and kept[0].issued_ns > from_unix_ns - before_ns
+        oldest_ns = kept[0].issued_ns if len(kept) < len(self.launches) else 0
+        if oldest_ns > from_unix_ns:
+            return None
+        self.was_short = oldest_ns > from_unix_ns - before_ns
         return [launch for launch in kept if launch.issued_ns >= from_unix_ns - before_ns]
 
 
@@ -515,6 +518,33 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
             assert (spans.length_ns(each.compute), spans.length_ns(each.comm)) == lanes
         job.source.stop()
         assert not gpu.tracing
+
+
+def test_known_steps_keep_their_names_after_a_short_read(gpu):
+    job = MeasuredJob(gpu, step_ns=200 * MS)
+    job.run(50)
+    dumps, gpu.recorder_keeps = gpu.dumps, 1
+    job.taken.clear()
+    job.until(lambda: gpu.dumps > dumps)
+    job.run(20)
+    assert {each.bytes for step in job.detailed() for each in step.collectives} == {64}
+    assert job.source.reason == ""
+
+
+def test_unknown_steps_after_a_short_read_are_soon_looked_up(gpu):
+    gpu.recorder_keeps = 1
+    job = MeasuredJob(gpu)
+    job.run(100)
+    assert gpu.dumps < len(job.detailed()) / 2
+    assert job.detailed()
+    for step in job.detailed():
+        assert (step.named, step.matched_ns) == (True, None)
+        assert [each.bytes for each in step.collectives] == [None]
+    assert job.source.reason == f"collectives have no names: {naming.SHORT}"
+    gpu.recorder_keeps = 1000
+    job.run(150)
+    assert [each.bytes for each in job.detailed()[-1].collectives] == [64]
+    assert job.source.reason == ""
 
 
 def test_short_flight_recorder_is_reported(gpu):
