@@ -27,9 +27,8 @@ PERIOD_S, SHARE = 20.0, 0.005
 WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
 """The same while a dashboard shows this rank's timeline."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
-"""If steps repeat no known step, launches are looked up at once: in the first, second, fourth ... such
-read, up to this many. Counting restarts when a setting changes, or this long after the last early
-look-up."""
+"""Reads of steps that repeat no known one are counted: reads 1, 2, 4, 8 ... up to the first number are
+looked up at once. Counting restarts when a setting changes, or this long after the last early look-up."""
 REPEATS = 4
 """Steps before a looked-up one that must have issued the same collectives."""
 SHORT = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
@@ -64,7 +63,7 @@ class CollectiveNaming:
         return f"collectives have no names: {refusal}" if refusal else self._seldom
 
     def settings_changed(self, step: int) -> None:
-        """From this step on, which begins, steps may issue other collectives with the same kernels."""
+        """Called as this step begins: from it on, steps may issue others with the same kernels."""
         self._changed_step = step
 
     def name(self, steps: Sequence[TracedStep], host_step_ns: int, *, watched: bool) -> list[TracedStep]:
@@ -109,13 +108,13 @@ class CollectiveNaming:
         """Return the launches in these steps and before; None if no look-up is due, or they are unknown."""
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
-        early = self._is_early(steps)
+        if self._recorder is None:
+            return None
         # Repeating steps are looked up as rarely as unwatched ones: only to confirm that they repeat.
         watched = watched and not all(map(self._repeated.knows, steps))
-        if self._recorder is None or not (self._is_due(steps, host_step_ns, watched=watched) or early):
-            return None
+        is_due = self._is_due(steps, host_step_ns, watched=watched)
         with self._captures.held_off() as free:
-            if not free:
+            if not free or not (self._count_if_unknown(steps) or is_due):
                 return None
             # On the host's clock: steps of equal GPU time may differ there.
             longest_ns = max(s.intervals[-1].to_unix_ns - s.intervals[0].from_unix_ns for s in steps)
@@ -141,17 +140,17 @@ class CollectiveNaming:
         is_on_grid = math.ceil(first / grid) * grid <= last
         return is_on_grid or self._read_step < 0 or first - self._read_step > 2 * grid
 
-    def _is_early(self, steps: Sequence[TracedStep]) -> bool:
-        """Whether to look up these steps early, as they repeat no known one."""
+    def _count_if_unknown(self, steps: Sequence[TracedStep]) -> bool:
+        """Count this read if its steps repeat no known one. Return whether to look them up early."""
         if any(map(self._repeated.knows, steps)):
             return False
         if monotonic() - self._early_s > EARLY_PERIOD_S:
             self._unknown_reads = 0
         self._unknown_reads += 1
-        early = self._unknown_reads <= MOST_EARLY_READS and self._unknown_reads.bit_count() == 1
-        if early:
+        is_early = self._unknown_reads <= MOST_EARLY_READS and self._unknown_reads.bit_count() == 1
+        if is_early:
             self._early_s = monotonic()
-        return early
+        return is_early
 
 
 _Kernels = tuple[tuple[tuple[str, int, bool], ...], ...]
@@ -182,7 +181,7 @@ class RepeatedStep:
             self._ambiguous = self._ambiguous or own != self._launches
             return
         once = [launch for of_interval in own for launch in of_interval]
-        # The first operations of the log may be cut off.
+        # Skip the log's first launch: some of its operations may be missing.
         before = launches[1 : launches_before(step.intervals[0].from_unix_ns, launches)]
         if once and [*map(_timeless, before[-REPEATS * len(once) :])] == once * REPEATS:
             self._kernels, self._launches = kernels, own

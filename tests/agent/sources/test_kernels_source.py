@@ -299,6 +299,25 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     assert gpu.dumps <= dumps + 3
 
 
+def test_reads_during_a_graph_capture_use_up_no_early_look_up(gpu):
+    job = MeasuredJob(gpu)
+    job.run(200)
+    gpu.sizes = repeat(32)
+    job.source.settings_changed(job.next_step)
+    job.until_draining()  # the first changed step was looked up, too early to tell whether steps repeat
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    gpu.holds = False
+    assert any(each.detailed for each in job.take())
+    graph.capture_end()
+    dumps = gpu.dumps
+    job.taken.clear()
+    job.run(20)
+    assert all(step.named for step in job.detailed())
+    assert gpu.dumps == dumps + 1
+    assert {each.bytes for step in job.detailed() for each in step.collectives} == {32}
+
+
 @pytest.mark.parametrize("sizes", [(64, 32), (64, 64, 64, 64, 32)])
 def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     job = MeasuredJob(gpu, every=1)
