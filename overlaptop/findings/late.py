@@ -5,7 +5,7 @@ loaded data, collected garbage, or slept. It computed longer. Or it waited for a
 group: then that rank is the late one (timeline/passed_on_waits.py).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -24,6 +24,7 @@ from overlaptop.findings.measures import (
     delayed_ns,
     excess,
     full_collections,
+    hidden_ns,
     idling_ns,
     loading_ns,
     on_host,
@@ -260,7 +261,7 @@ def _late_rank(
         )
     }
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
-    slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
+    slows_ns, beside_ns = _slows_ns(evidence, rank, others)
     collections = longer["collections"]
     own = own_times(evidence, found, others, slows_ns)
     lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
@@ -338,20 +339,23 @@ def _cause(
     return Cause.UNEVEN if _varies(longer["computes"]) else Cause.COMPUTING
 
 
-def _slows_ns(
-    evidence: Evidence, rank: int, others: Collection[int], computes_ns: Sequence[float]
-) -> tuple[int, int]:
+def _slows_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
     """Return the others' extra compute and extra overlapped communication in the median step; 0 if the
-    second does not steadily explain the first. ``computes_ns``: the rank's extra compute in each step.
+    second does not steadily explain the first.
     """
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
-    measured = [step.totals for step in evidence.steps]
-    hides_ns = excess(evidence, rank, others, lambda _info, step: step.hidden_ns, measured)
-    slowed = sum(0 > own_ns >= beside_ns for own_ns, beside_ns in zip(computes_ns, hides_ns, strict=False))
-    if not slowed or slowed < STEADY * len(computes_ns):
+    pairs = [
+        (computes_ns, hides_ns)
+        for step in evidence.steps
+        for computes_ns in excess(evidence, rank, others, computing_ns, [step.totals])
+        for hides_ns in excess(evidence, rank, others, hidden_ns, [step.totals])
+    ]
+    slowed = sum(0 > computes_ns >= hides_ns for computes_ns, hides_ns in pairs)
+    if not slowed or slowed < STEADY * len(pairs):
         return 0, 0
-    return round(-median(computes_ns)), round(-median(hides_ns))
+    computes_ns, hides_ns = (round(-median(each)) for each in zip(*pairs, strict=True))
+    return computes_ns, hides_ns
 
 
 def _varies(longer_ns: list[float]) -> bool:

@@ -149,6 +149,19 @@ def test_compute_that_waiting_slows_is_told_beside_the_cause(slower_ms, beside_m
     assert slowed == ([(0, 2, 3)] if is_found else [])
 
 
+def test_slower_compute_is_compared_with_overlap_of_its_own_step():
+    def beside_ns(rank, number):
+        known = (5 if rank == LATE else 12 + 3 * (number % 2)) * MS
+        return known if number != 4 else None
+
+    evidence = job(
+        late(("idle", 20)),
+        compute_ns=lambda rank, number: (65 if rank == LATE else 71 + 3 * (number % 2)) * MS,
+        hidden_ns=beside_ns,
+    )
+    assert ("slowed_by_waiting", (0, 2, 3)) in all_rules(evidence)
+
+
 def test_without_a_gpu_waiting_slows_nothing():
     times = {"compute_ns": of_late(60 * MS, 70 * MS), "hidden_ns": of_late(0, 20 * MS)}
     evidence = job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), **times)
