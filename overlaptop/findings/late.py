@@ -303,7 +303,11 @@ def _cause(
     *,
     sleeps: bool,
 ) -> Cause | None:
-    """``sleeps``: samples find it asleep at a line longer than the others."""
+    """``sleeps``: samples find it asleep at a line longer than the others. ``enough_ns`` is 0 if its
+    lateness costs nothing.
+    """
+    if not enough_ns:
+        return None
     works_ns, idle_ns, loads_ns, delays_ns = (
         steady_excess(longer[name]) for name in ("busy", "idles", "loads", "delays")
     )

@@ -70,6 +70,8 @@ def test_trailing_host_bound_rank_costs_nothing():
         "rank 1 trails by 12.0 ms, which costs nothing: the CPU needs 32.0 ms a step on all ranks"
     )
     assert not late_ranks(two(12))
+    [rank] = trailing(two(12))
+    assert rank.cause is None
 
 
 def test_unequally_slow_loaders_cost_their_difference():
