@@ -11,6 +11,7 @@ import grimp
 import pytest
 
 from overlaptop import __version__
+from overlaptop.findings.find import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -133,6 +134,11 @@ def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
     there = [f"/{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in files]
     missing = [each for each in named if not any(path.endswith(f"/{each[1]}") for path in there)]
     assert missing == []
+
+
+def test_each_rule_has_its_row_in_the_table_of_findings() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "findings.md").read_text(), re.M)
+    assert sorted(RULES.keys() - set(rows)) == []
 
 
 _USUAL = re.compile(r"stands? for|stand out|(?:make|makes|no) room|\.floor\(", re.IGNORECASE)
