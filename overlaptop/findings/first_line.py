@@ -1,4 +1,7 @@
-"""The first line of a job: the late rank, or a finding that costs more. Pure."""
+"""The first line of a job: the late rank, or a finding that costs more. Pure.
+
+report/who_is_late.py words the late rank; findings/steady.py keeps the chosen line on the screen.
+"""
 
 from collections.abc import Sequence
 

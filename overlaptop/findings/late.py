@@ -1,8 +1,7 @@
 """Why a rank is late: what takes longer on it than on the others, in each step.
 
-A rank can start a collective late for three reasons, checked in this order. It launched late: its CPU
-loaded data, collected garbage, or slept. It computed longer. Or it waited for another rank in another
-group: then that rank is the late one (timeline/passed_on_waits.py).
+`Cause` lists the causes, and `_cause` checks them in that order: a rule about late ranks begins there. If a
+rank only waited for another one in another group, that one is late (timeline/passed_on_waits.py).
 """
 
 from collections.abc import Collection, Mapping
@@ -67,8 +66,9 @@ class Cause(Enum):
 
 
 OF_THE_HOST = (Cause.LOADING, Cause.SLEEPING, Cause.LAUNCHING, None)
-"""Causes that a script line may explain; without a GPU its compute, too. Not a garbage collection: it holds
-the GIL, so that no stack is sampled meanwhile, and another line would be named."""
+"""Causes that a script line may explain, and None, an unexplained lateness; without a GPU its compute, too.
+Not a garbage collection: it holds the GIL, so that no stack is sampled meanwhile, and another line would be
+named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,13 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank(Suspect):
-    """A rank that the others wait for, and its excess over them per step: medians over steps, negative if
-    shorter, None if not measured.
+    """A rank that the others wait for.
+
+    Its excess over them per step, `computes_ns` to `delays_ns`, is
+
+    - the median over steps,
+    - negative if it takes less time than the others,
+    - None if not measured.
     """
 
     late_count: int
@@ -128,12 +133,12 @@ class LateRank(Suspect):
     loads_ns: int | None
     delays_ns: int | None
     collections: float | None
-    """Full garbage collections per step."""
+    """Mean excess of full garbage collections per step; None if not measured."""
     passed_on_by: tuple[int, ...]
     """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
 
-    def gain_ns(self, cause_ns: int | None = None) -> int:
-        """Return how much shorter the step is without its cause; None: without any late rank."""
+    def gain_without(self, cause_ns: int | None = None) -> int:
+        """Return how much shorter the step is without this cause, in ns; None: without any late rank."""
         stay = self.others if cause_ns is None else self.own.keys() - {self.rank}
         return gain_ns(self.step_ns, [self.own[rank] for rank in stay], self.own[self.rank], cause_ns)
 
@@ -141,7 +146,7 @@ class LateRank(Suspect):
     def is_slack(self) -> bool:
         """Return whether fixing the rank gains almost nothing."""
         wait_ns = self.step_ns - max((self.own[rank].gpu_ns for rank in self.others), default=0.0)
-        return bool(self.others) and self.gain_ns() < min(
+        return bool(self.others) and self.gain_without() < min(
             SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns
         )
 
@@ -177,7 +182,7 @@ class LateRank(Suspect):
         measurements.
         """
         measured = filter(None, (self.describe, more, self.line.describe if self.line else ""))
-        return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_ns(longer_ns))
+        return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_without(longer_ns))
 
 
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:

@@ -1,4 +1,7 @@
-"""Keep the shown findings steady: they change with the job, or on lasting evidence. Pure."""
+"""Keep the shown findings steady: they change with the job, or on lasting evidence. Pure.
+
+So is the first line, which findings/first_line.py chooses and report/who_is_late.py words.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

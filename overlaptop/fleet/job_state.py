@@ -320,7 +320,7 @@ class JobState:
             fresh_samples=fresh_samples,
             replaying=self._replaying,
         )
-        return self._breakdown.compare(snapshot) if alone else snapshot
+        return self._breakdown.break_down(snapshot) if alone else snapshot
 
     def _grown_job(self) -> Welcome | None:
         """Return the job with as many ranks as they report: the hub may only know the launcher's number."""

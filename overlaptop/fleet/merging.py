@@ -81,7 +81,7 @@ class Merger:
                 for part in parts
             ),
         )
-        return self._breakdown.compare(snapshot)
+        return self._breakdown.break_down(snapshot)
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:
         return self._owners.get(message.rank) == part.node.name

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.totals import step_of, total
-from overlaptop.fleet.wait_breakdown import split_alone, window_of
+from overlaptop.fleet.wait_breakdown import break_down_alone, window_of
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -22,7 +22,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
     A rank that does not know the step has neither figures nor a timeline.
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
-    alone = split_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
+    alone = break_down_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
     lengths_ns = [view.last.step_ns for view in ranks if view.last is not None]
     return replace(
         alone,

@@ -27,6 +27,7 @@ KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
 """A lower-numbered step that began this much later comes from restarted ranks, which count from 0 again."""
 FAR_AHEAD_NS = 3_000_000_000
+"""All ranks are shown at their newest common step if it began this much later than the broken-down one."""
 LEAD_STEPS = 3, 16
 """Fewest and most measured steps that show whether the CPU launches ahead of the GPU."""
 
@@ -36,7 +37,10 @@ NO_COLLECTIVES = "ranks have no collective in common"
 
 
 class WaitBreakdown:
-    """Breaks each step down into wait and transfer once all ranks' timelines are here. Keeps one minute."""
+    """Breaks each step down into wait and transfer once all ranks' timelines are here.
+
+    Keeps the steps of one minute, and the newest EVIDENCE_STEPS at any age.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[StepWaits] = deque(maxlen=KEPT_STEPS)
@@ -48,7 +52,7 @@ class WaitBreakdown:
         self._window: tuple[tuple[StepWaits, ...], WaitWindow | None] = ((), None)
         """Last window and its steps."""
 
-    def compare(self, snapshot: Snapshot) -> Snapshot:
+    def break_down(self, snapshot: Snapshot) -> Snapshot:
         """Break down new steps. Return the Snapshot with the breakdowns, all ranks at the same step, and
         totals.
         """
@@ -56,10 +60,10 @@ class WaitBreakdown:
         first_step = self._changes.look(views)
         if self._compared.look(views, snapshot.at_ns):
             self._kept.clear()  # a window has steps of the same ranks
+        partial = len(self._compared.ranks) < len(views)
         for details in self._complete(views):
             earlier = self._kept[-1].collectives if self._kept else ()
-            partial = len(self._compared.ranks) < len(views)
-            each = _split(views, details, snapshot.nodes, earlier, partial=partial)
+            each = _break_down(views, details, snapshot.nodes, earlier, partial=partial)
             fresh.append(each)
             self._transfers.add(each)
             if self._kept and each.step <= self._kept[-1].step:
@@ -143,14 +147,14 @@ def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int
 def _with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
     """Return all ranks at one step: the broken-down one, unless a common newer one is far ahead of it."""
     newest = of_one_step(views)
-    split = of_one_step(views, waits.step) if waits is not None else newest
-    if waits is None or _began_ns(newest) - _began_ns(split) > FAR_AHEAD_NS:
+    broken_down = of_one_step(views, waits.step) if waits is not None else newest
+    if waits is None or _began_ns(newest) - _began_ns(broken_down) > FAR_AHEAD_NS:
         return newest
     return tuple(
         structs.replace(view, waits=waits.times.get(view.rank))
         if view.measured is not None and view.measured.step == waits.step
         else view
-        for view in split
+        for view in broken_down
     )
 
 
@@ -158,7 +162,7 @@ def _began_ns(views: Sequence[RankView]) -> int:
     return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
 
 
-def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
+def break_down_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
     """Return the Snapshot with the breakdown of one step: the ranks' ``detail`` and ``last``. ``before``:
     the ranks with the previous ``detail``, whose collectives may end in this step.
     """
@@ -173,7 +177,7 @@ def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot
         return show_step(snapshot, None, NO_COLLECTIVES if not details else DISTURBED)
     is_alike = earlier.keys() == details.keys()
     running = _matched(earlier, snapshot.nodes, partial=partial) if is_alike else ()
-    return show_step(snapshot, _split(views, details, snapshot.nodes, running, partial=partial))
+    return show_step(snapshot, _break_down(views, details, snapshot.nodes, running, partial=partial))
 
 
 def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
@@ -199,7 +203,7 @@ def show_step(snapshot: Snapshot, step: StepWaits | None, not_attributed: str = 
     )
 
 
-def _split(
+def _break_down(
     views: Sequence[RankView],
     details: Mapping[int, StepDetail],
     nodes: Sequence[NodeView],
@@ -328,19 +332,20 @@ def window_of(
         if rank != awaited
     ]
     is_one_step = len(steps) == 1 and steps[0].step != WHOLE_TRACE
+    chances = len(steps) if not alone else None if is_one_step else late.collectives
     wait_ns, not_attributed_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
-        late,
-        len(steps),
-        round(wait_ns / max(1, len(waits_ns))),
-        wait_ns / max(1, steps_ns),
-        not_attributed_ns / max(1, steps_ns),
-        late_rank,
-        late_steps if late_rank is not None else 0,
-        steps[-1].passed_on_wait,
-        {rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
-        worth_share,
-        len(steps) if not alone else None if is_one_step else late.collectives,
+        lateness=late,
+        steps=len(steps),
+        exposed_wait_ns=round(wait_ns / max(1, len(waits_ns))),
+        share=wait_ns / max(1, steps_ns),
+        not_attributed_share=not_attributed_ns / max(1, steps_ns),
+        late_rank=late_rank,
+        late_steps=late_steps if late_rank is not None else 0,
+        passed_on_wait=steps[-1].passed_on_wait,
+        waits_ns={rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
+        worth_share=worth_share,
+        chances=chances,
     )
 
 

@@ -1,4 +1,8 @@
-"""The costliest problem of a job in one line: first on the overview and in ``--once``. Pure."""
+"""Who is late, or what else the waits show, in one line: first on the overview and in ``--once``. Pure.
+
+findings/first_line.py adds the cause, or puts a costlier finding in its place; findings/steady.py keeps the
+chosen line on the screen.
+"""
 
 from __future__ import annotations
 

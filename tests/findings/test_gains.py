@@ -166,5 +166,5 @@ def test_who_mends_one_of_two_late_ranks_waits_for_the_other():
 
     late = late_ranks(job(does, ranks=4, steps=24))
     assert {each.rank for each in late} == {1, 2}
-    assert [each.gain_ns(30 * MS) for each in late] == pytest.approx([15 * MS, 15 * MS], abs=MS)
-    assert [each.gain_ns() for each in late] == pytest.approx([30 * MS, 30 * MS], abs=MS)
+    assert [each.gain_without(30 * MS) for each in late] == pytest.approx([15 * MS, 15 * MS], abs=MS)
+    assert [each.gain_without() for each in late] == pytest.approx([30 * MS, 30 * MS], abs=MS)

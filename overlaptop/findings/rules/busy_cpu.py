@@ -1,4 +1,7 @@
-"""A late rank's training thread waits for a CPU that something else uses."""
+"""A late rank's training thread waits for a CPU that something else uses.
+
+findings/late.py decides whether it is why a rank is late (`Cause.DELAYED`).
+"""
 
 from collections.abc import Iterable
 

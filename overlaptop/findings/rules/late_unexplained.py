@@ -1,8 +1,8 @@
 """A rank is late, or a few ranks are late in turn, and no measurement says why.
 
-The cause is then one that is not checked, or that the source does not see. Not raised while lateness has
-just begun, since no cause is steady yet; nor if ranks without a GPU wait longer for a CPU than for each
-other; nor if the late rank is the one that computes longest (uneven batches).
+The cause is then none of `Cause` (findings/late.py), or one that the source does not see. Not raised while
+lateness has just begun, since no cause is steady yet; nor if ranks without a GPU wait longer for a CPU than
+for each other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=_measured(evidence, late),
         advice=f"T shows the ranks' timelines side by side{more}",
         certainty=Certainty.POSSIBLE,
-        gain_ns=max(each.gain_ns() for each in late),
+        gain_ns=max(each.gain_without() for each in late),
         ranks=ranks,
     )
 

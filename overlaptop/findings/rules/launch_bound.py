@@ -1,4 +1,7 @@
-"""The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank."""
+"""The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank.
+
+findings/late.py decides whether it is why a rank is late (`Cause.LAUNCHING`).
+"""
 
 from collections.abc import Iterable
 from statistics import median

@@ -1,4 +1,7 @@
-"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU."""
+"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU.
+
+findings/late.py decides whether it is why a rank is late (`Cause.PLACEMENT`).
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do."""
+"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do.
+
+findings/late.py decides whether it is why a rank is late (`Cause.COMPUTING`).
+"""
 
 from collections.abc import Iterable
 from statistics import median
