@@ -90,6 +90,13 @@ async def test_drawing_is_seldom_although_reading_is_not():
 # Help and notices
 
 
+async def test_without_a_job_only_keys_that_do_something_are_offered():
+    async with opened(FakeSession()) as (app, pilot):
+        foot = (await shown(app, pilot)).splitlines()[-1]
+        assert "F1 help q quit" in foot
+        assert not any(word in foot for word in ("why", "timelines", "collectives", "window", "pause"))
+
+
 async def test_help_lists_every_key_and_word_scrolls_and_closes():
     async with opened(running_job(), size=(120, 250)) as (app, pilot):
         text = await shown(app, pilot, "question_mark")
