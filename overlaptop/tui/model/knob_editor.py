@@ -126,10 +126,14 @@ class KnobEditor:
 
     def type(self, snapshot: Snapshot, words: str) -> None:
         """Set a typed value. Raises ValueRefusedError, whose text is for the prompt."""
+        sent = self._sent
         if (selected := self.editable(snapshot)) is not None:
-            # No more keys follow, so the next tick sends it.
+            # No more keys follow, so it is sent at once.
             self._want(snapshot, selected.knob, parsed(selected.knob, words), self._clock_s() - SETTLE_S)
-        self._follow(snapshot)
+        if self._sent is sent:
+            self.tick(snapshot)
+        else:  # another knob's change was sent, which this snapshot does not have yet
+            self._follow(snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
         if (selected := self.editable(snapshot)) is not None:
