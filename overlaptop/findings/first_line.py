@@ -58,7 +58,7 @@ def first_line(
     if stays * first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
     share = whole_percent(first.gain_ns / totals.step_ns)
-    words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"
+    words = f"{first.title}; fixing it wins up to {share} of the step ({first.certainty.value})"
     return FirstLine(words, first.title, warns=True, rule=first.rule, kind=Kind.FINDING)
 
 

@@ -41,7 +41,7 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
     if not is_said:
         assert said == who_is_late(snapshot)
         return
-    assert said.words == f"{TITLE}: at most 50 % of the step to win, measured"
+    assert said.words == f"{TITLE}; fixing it wins up to 50 % of the step (measured)"
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
 
 
