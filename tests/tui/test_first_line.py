@@ -43,8 +43,9 @@ LATE = FirstLine(
     blames=SLOW.headlines,
 )
 SHORT_CPUS = FirstLine(
-    "each rank waits 61.6 ms a step for a CPU: there are too few: at most 34 % of the step",
-    "each rank waits 61.6 ms a step for a CPU: there are too few",
+    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; "
+    "fixing it wins up to 34 % of the step (measured)",
+    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs",
     warns=True,
     kind=Kind.FINDING,
 )

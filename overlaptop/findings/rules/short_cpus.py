@@ -1,5 +1,6 @@
-"""All ranks wait for a CPU: the machine has fewer than the job needs. One rank alone: `busy_cpu`."""
+"""All ranks wait for a CPU: of theirs are too few, or others use them. One rank alone: `busy_cpu`."""
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import median
 
@@ -23,11 +24,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     least_ns = min((median(each) if len(each) >= LEAST_STEPS else 0.0) for each in known)
     if least_ns < LEAST_SHARE * step_ns:
         return
-    lack, more = "there are too few", "give the job more CPUs"
+    why, more = _fewest_cpus(evidence), "give the job more CPUs"
     if limit := _container_limit(evidence):
-        lack, more = limit, "raise the container's limit (docker --cpus, Kubernetes' limits.cpu)"
+        why, more = limit, "raise the container's limit (docker --cpus, Kubernetes' limits.cpu)"
     yield Finding(
-        title=f"each rank waits {text.duration(least_ns)} a step for a CPU: {lack}",
+        title=f"each rank waits {text.duration(least_ns)} a step for a CPU{f': {why}' if why else ''}",
         measured="training threads are ready to run and have no CPU for "
         f"{text.percent(least_ns / step_ns)} of the step or more",
         advice=f"{more}, or start fewer threads (OMP_NUM_THREADS, num_workers) or fewer ranks on a host; "
@@ -35,6 +36,21 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         certainty=Certainty.MEASURED,
         gain_ns=round(least_ns),
     )
+
+
+def _fewest_cpus(evidence: Evidence) -> str:
+    """Return such as ``2 ranks may use 2 CPUs``: of the ranks with the fewest; empty if it is not known."""
+    ranks: Counter[tuple[str, str]] = Counter()
+    cpus = {}
+    for view in evidence.ranks.values():
+        if view.info is not None and view.numa is not None and view.numa.cpu_set:
+            key = view.info.host, view.numa.cpu_set
+            ranks[key] += 1
+            cpus[key] = sum(share.amount for share in view.numa.cpu_nodes)
+    if not cpus:
+        return ""
+    key = min(cpus, key=lambda each: cpus[each] / ranks[each])
+    return f"{text.plural(ranks[key], 'rank')} may use {text.plural(cpus[key], 'CPU')}"
 
 
 def _container_limit(evidence: Evidence) -> str:
