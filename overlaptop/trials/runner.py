@@ -103,6 +103,8 @@ class TrialsState:
     spent_steps: int
     budget_steps: int | None
     """None if not known yet."""
+    left_ns: int | None
+    """Length of the steps left of the budget. None if not known yet."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,11 @@ def trial_steps(step_ns: float) -> int:
     return _block_steps(step_ns) + SWITCH_STEPS + SETTLE_STEPS
 
 
+def longest_ns(step_ns: float) -> int:
+    """Return the longest time that trying one candidate may take, for steps of this length."""
+    return round(max(BUDGET_STEPS * step_ns, BUDGET_NS))
+
+
 class Trials:
     """Runs trials. Call ``tick`` with each new Snapshot of the job, and show ``state``."""
 
@@ -146,6 +153,7 @@ class Trials:
         self._session, self._measure, self._is_known = session, measure, is_known
         self._all = {candidate.key: Tried(candidate) for candidate in candidates}
         self._budget_steps = budget_steps
+        self._step_ns: float | None = None
         self._chance = random.Random(seed)  # noqa: S311 - an order, not a secret
         self._round: list[int] = []
         """Keys of the candidates left in this round; the next one is last."""
@@ -196,6 +204,9 @@ class Trials:
     @property
     def state(self) -> TrialsState:
         pairs = [pair for each in self._all.values() for pair in each.pairs]
+        budget_steps, left_ns = self._budget_steps, None
+        if budget_steps is not None and self._step_ns is not None:
+            left_ns = round(max(0, budget_steps - self._spent) * self._step_ns)
         return TrialsState(
             tried=tuple(self._all.values()),
             present_ns=fmean(pair.present_ns for pair in pairs) if pairs else None,
@@ -204,7 +215,8 @@ class Trials:
             why=self._why,
             failed=self._failed,
             spent_steps=self._spent,
-            budget_steps=self._budget_steps,
+            budget_steps=budget_steps,
+            left_ns=left_ns,
         )
 
     # Events of the job and of other users
@@ -286,9 +298,9 @@ class Trials:
         if len(before) < BLOCK_STEPS // 2:
             self._doing = "waits for steps to compare with"
             return
-        step_ns = median(step.step_ns for step in before)
+        step_ns = self._step_ns = median(step.step_ns for step in before)
         if self._budget_steps is None:
-            self._budget_steps = len(self._all) * max(BUDGET_STEPS, round(BUDGET_NS / step_ns))
+            self._budget_steps = len(self._all) * round(longest_ns(step_ns) / step_ns)
         if self._spent >= self._budget_steps:
             self._end(f"{self._budget_steps:,} steps were spent", failed=False)
             return

@@ -1,5 +1,7 @@
 """Trials from the dashboard: the keys around them and what is drawn, on a simulated job."""
 
+import re
+
 import pytest
 from textual.widgets import Input
 
@@ -60,6 +62,22 @@ async def test_a_asks_for_values_and_starts_on_enter(size):
         assert "bucket_cap_mb 50 MiB: a step 3.6 % shorter than with 25 MiB" in text
         assert "to make it permanent: DistributedDataParallel(model, bucket_cap_mb=50)" in text
         assert fills(app, size)
+
+
+async def test_longest_time_of_trials_is_said_before_and_during():
+    session = job(step_ms=lambda _value: 750.0, noise=0.0)
+    async with opened(session, size=SIZE) as (app, pilot):
+        for _ in range(20):
+            app.read()
+        await pilot.press("a")
+        await pilot.pause()
+        assert "enter: start, up to 12 m 30 s a value" in screen_text(app)
+        await pilot.press("ctrl+u", *"50,100", "enter")
+        for _ in range(100):
+            app.read()
+        text = await shown(app, pilot)
+        assert re.search(r"of 2,000 steps at most, 2[45] m \d\d s left", text)
+        assert "verdict" in text
 
 
 @pytest.mark.parametrize(

@@ -143,5 +143,12 @@ def usual_values(knob: Knob, snapshot: Snapshot) -> str:
         return ""
 
 
+def longest_ns(snapshot: Snapshot) -> int | None:
+    """Return the longest time that trying one value may take. None: no step has been measured yet."""
+    from overlaptop.trials import runner
+
+    return runner.longest_ns(step_ns) if (step_ns := snapshot.totals.step_ns) else None
+
+
 def _job_of(snapshot: Snapshot) -> tuple[str, str]:
     return (snapshot.job.job, PurePath(snapshot.job.script).name) if snapshot.job is not None else ("", "")

@@ -14,7 +14,7 @@ from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.model.knob_values import ValueRefusedError
-from overlaptop.tui.model.running_trials import RunningTrials, usual_values
+from overlaptop.tui.model.running_trials import RunningTrials, longest_ns, usual_values
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import PageScreen
@@ -35,13 +35,13 @@ _COLUMNS = (
     Column("step", 8),
     Column("difference (95 %)", 25),
     Column("trials", 6, shown_from=62),
-    Column("", 13, right=False),
+    Column("verdict", 13, right=False),
 )
 _SLACK_COLUMNS = (
     Column("rank", 8),
     Column("slope (95 %)", 22),
     Column("trials", 6),
-    Column("", 15, right=False),
+    Column("verdict", 15, right=False),
 )
 _STYLES = {"shorter": "good", "best": "good", "longer": "bad", "critical": "warning", "refused": "error"}
 
@@ -84,6 +84,8 @@ def _status(running: RunningTrials, state: TrialsState, width: int) -> list[Styl
     spent = plural(state.spent_steps, "step")
     if state.budget_steps is not None and not state.over:
         spent = f"{count(state.spent_steps)} of {plural(state.budget_steps, 'step')} at most"
+        if state.left_ns is not None:
+            spent += f", {duration(state.left_ns)} left"
     title = Item((Segment(f" {glyph} ", style), bold(running.title)))
     lines = [fit([title, Item((dim(spent),), 1)], [], width)]
     doing = state.why if state.over else state.doing
@@ -155,7 +157,12 @@ class TrialsScreen(PageScreen):
             dashboard.on_change()
             return
         usual = usual_values(selected.knob, dashboard.latest)
-        hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"
+        takes = f", up to {duration(longest)} a value" if (longest := longest_ns(dashboard.latest)) else ""
+        hint = (
+            f"enter: start{takes}   esc: not now"
+            if usual
+            else "no other value is known to do anything else"
+        )
         take = partial(dashboard.answer, dashboard.try_values)
         await self.ask_line(f"try {selected.knob.name} ", usual, hint, take)
 
