@@ -215,6 +215,9 @@ class FindingRecord(Record, tag="finding"):
     certainty: Annotated[Literal["measured", "likely", "possible"], says("how sure it is")]
     advice: Annotated[str, says("what to type or change")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
+    until_step: Annotated[
+        int | None, says("in `report`: the last step for which it held; null: it held to the end")
+    ] = None
 
 
 class TroubleRecord(Record, tag="trouble"):
@@ -440,6 +443,9 @@ class LateRank(msgspec.Struct):
     for_ns: Annotated[int, says("ns for which it was late")]
     cause: Annotated[str | None, says("why, in words; null: not known")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
+    until_step: Annotated[
+        int | None, says("in `report`: the last step for which it held; null: it held to the end")
+    ] = None
 
 
 class Figure(msgspec.Struct):

@@ -18,6 +18,7 @@ from overlaptop.launch.local import LocalLauncher
 
 if TYPE_CHECKING:
     from overlaptop.commands.hosts import Hosts
+    from overlaptop.runs.run_log import RunLog
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -46,31 +47,48 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
     still needs the terminal, after SIGHUP there may be none.
     """
     _leave_at_signals()
+    seen = JobSeen()
     try:
-        status = tui.run(session, screen, ENDING_SIGNALS)
+        status = tui.run(session, replace(screen, look=seen.look), ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
         if screen.recorder.size_bytes is not None:
             with suppress(OSError):
                 screen.recorder.end()
             print_message(screen.recorder.summary)
-    if status == 0 and (words := last_words(session.tick())):
+    if status == 0 and (words := seen.last_words(session.tick())):
         print_data(plain(words) if screen.ascii else words)
     return status
 
 
-def last_words(snapshot: Snapshot) -> str:
-    """Return the dashboard's report of the job; empty for a trace or without steps."""
-    # The rules take 50 ms to import.
-    from overlaptop.runs.run_log import RunLog
-    from overlaptop.runs.words import describe
+class JobSeen:
+    """What a dashboard has seen of the job that it shows."""
 
-    if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
-        return ""
-    log = RunLog()
-    log.take(snapshot)
-    run = log.report()
-    return "" if run is None else describe(run)
+    def __init__(self) -> None:
+        self._log: RunLog | None = None
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Note late ranks, findings and troubles; of a recording or a trace nothing, since it is kept."""
+        if snapshot.totals.step is None or snapshot.recorded or snapshot.hub_state is HubState.TRACE:
+            return
+        if self._log is None:
+            # The rules take 50 ms to import.
+            from overlaptop.runs.run_log import RunLog
+
+            self._log = RunLog()
+        self._log.look(snapshot)
+
+    def last_words(self, snapshot: Snapshot) -> str:
+        """Return the report of the job; empty for a trace or without steps."""
+        from overlaptop.runs.run_log import RunLog
+        from overlaptop.runs.words import describe
+
+        if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
+            return ""
+        log = self._log or RunLog()
+        log.take(snapshot)
+        run = log.report()
+        return "" if run is None else describe(run)
 
 
 def _leave_at_signals() -> None:

@@ -1,7 +1,7 @@
 """The sources of reports: a running job, black boxes, recordings, traces, saved reports."""
 
 import re
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -41,7 +41,13 @@ def report_of(source: str | None) -> RunRecord:
     except JobFolderError as fault:
         raise CommandError(str(fault)) from fault
     if running:
-        return _of_running(running[0].job)
+        job = running[0]
+        run = _of_running(job.job)
+        for box in black_boxes.found(job.job):
+            if box.started_ns == job.started_ns:
+                with suppress(CommandError):  # the job itself was read
+                    run = _with_earlier(run, _of_recording(box.path))
+        return run
     if not boxes:
         if source is not None:
             raise CommandError(f"there is no job or file {source}")
@@ -59,7 +65,10 @@ def _with_earlier(run: RunRecord, earlier: RunRecord) -> RunRecord:
     added: dict[str, list[object]] = {}
     for name, key in _SAME.items():
         known = list(map(key, getattr(run, name)))
-        more = (each for each in getattr(earlier, name) if key(each) not in known)
+        more = [each for each in getattr(earlier, name) if key(each) not in known]
+        for each in more:
+            if name != "troubles" and each.until_step is None:
+                each.until_step = earlier.steps - 1
         added[name] = [*getattr(run, name), *more]
     return msgspec.structs.replace(run, **added)
 

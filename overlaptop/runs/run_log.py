@@ -23,12 +23,17 @@ LOOK_EVERY_NS = 5_000_000_000
 
 
 class RunLog:
-    """Take each Snapshot of a run, or only the last; then ask for the report."""
+    """Take each Snapshot of a run, or look at each and take the last; then ask for the report."""
 
     def __init__(self, samples: Samples | None = None) -> None:
         """``samples``: collects the steps; by default those of the whole run."""
         self.samples = samples or Samples()
         """Steps that no Snapshot has may be added."""
+        self._job = ""
+        self._latest: Snapshot | None = None
+        self._forget()
+
+    def _forget(self) -> None:
         self._steady = SteadyFindings()
         self._findings: dict[Key, FindingRecord] = {}
         self._troubles: dict[object, TroubleRecord] = {}
@@ -36,14 +41,23 @@ class RunLog:
         self._bounds: Counter[str] = Counter()
         self._due_ns = 0
         self._looked_ns: int | None = None
-        self._latest: Snapshot | None = None
+        self._looked_step = -1
 
     def take(self, snapshot: Snapshot) -> None:
         self._latest = snapshot
         self.samples.add_steps(snapshot.fresh)
         for waits in snapshot.fresh_waits:
             self.samples.add_waits(waits)
-        if snapshot.job is not None and not snapshot.replaying and snapshot.at_ns >= self._due_ns:
+        self.look(snapshot)
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Note late ranks, findings and troubles, if a look is due; keep no steps."""
+        if snapshot.job is None:
+            return
+        if snapshot.job.job != self._job:
+            self._job = snapshot.job.job
+            self._forget()
+        if not snapshot.replaying and snapshot.at_ns >= self._due_ns:
             self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
             self._look(snapshot, snapshot.job)
 
@@ -85,7 +99,10 @@ class RunLog:
             exposed_not_attributed_ns=times.exposed_not_attributed_ns if times else None,
             bound=usual[0][0] if usual else None,
             late_ranks=sorted(self._late.values(), key=lambda each: -each.for_ns),
-            findings=sorted(self._findings.values(), key=lambda each: -(each.gain_ns or 0)),
+            findings=sorted(
+                self._findings.values(),
+                key=lambda each: (each.until_step is not None, -(each.gain_ns or 0)),
+            ),
             troubles=list(self._troubles.values()),
             changes=[_change(snapshot.job, view) for view in snapshot.changes],
             cost_change=cost.change if cost is not None else None,
@@ -98,11 +115,24 @@ class RunLog:
             return
         evidence = evidence_of(snapshot)
         found = find(evidence)
-        held = self._steady.take(snapshot, found)
-        self._findings |= {key: each.record(job.job) for key, each in by_key(held).items()}
-        # Of a trace, the Snapshot's own window is the whole of it.
+        # The first look that finds something counts at once: a run may be short.
+        held = self._steady.take(snapshot, found) if found or self._findings else ()
         is_trace = snapshot.hub_state is HubState.TRACE
-        self._note_late(snapshot, evidence.window if is_trace else snapshot.wait_window, held)
+        present = held if is_trace else self._steady.present(snapshot)
+        until_step = max(self._looked_step, snapshot.first_step - 1)
+        now = {key: each.record(job.job) for key, each in by_key(held).items() if each in present}
+        for key, known in self._findings.items():
+            if key not in now and known.until_step is None:
+                known.until_step = until_step
+        self._findings |= now
+        # Of a trace, the Snapshot's own window is the whole of it.
+        window = evidence.window if is_trace else snapshot.wait_window
+        late = {each.rank for each in window.late} if window is not None else ()
+        for rank, each in self._late.items():
+            if rank not in late and each.until_step is None:
+                each.until_step = until_step
+        if window is not None:
+            self._note_late(snapshot, window, held)
         if bound := bound_by(snapshot, found, first_line(snapshot, found)):
             self._bounds[bound] += 1
         trouble = trouble_of(snapshot)
@@ -115,10 +145,10 @@ class RunLog:
                 text=troubles.in_full(trouble),
             )
         self._looked_ns = snapshot.at_ns
+        if snapshot.totals.step is not None:
+            self._looked_step = snapshot.totals.step
 
-    def _note_late(self, snapshot: Snapshot, window: WaitWindow | None, found: tuple[Finding, ...]) -> None:
-        if window is None:
-            return
+    def _note_late(self, snapshot: Snapshot, window: WaitWindow, found: tuple[Finding, ...]) -> None:
         since_ns = snapshot.at_ns if self._looked_ns is None else self._looked_ns
         for each in window.late:
             known, finding = self._late.get(each.rank), late_finding(found, each.rank)

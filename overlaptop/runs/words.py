@@ -2,7 +2,7 @@
 
 from overlaptop import text
 from overlaptop.findings.finding import headline
-from overlaptop.records import LateRank, RunRecord
+from overlaptop.records import FindingRecord, LateRank, RunRecord
 from overlaptop.report.figures import exposed_text
 from overlaptop.timeline.arrivals import WaitTimes
 
@@ -37,7 +37,7 @@ def describe(run: RunRecord) -> str:
         [
             f"{headline(each.title, each.line)}"
             f"{f': at most {text.duration(each.gain_ns)} a step to win' if each.gain_ns else ''}, "
-            f"{each.certainty}"
+            f"{each.certainty}{_until(each)}"
             for each in run.findings
         ],
     )
@@ -83,8 +83,12 @@ def _late(each: LateRank) -> str:
     why = f": {each.cause}" if each.cause else ""
     return (
         f"rank {each.rank} late in {each.late_count} of {each.collectives} collectives, the others wait "
-        f"{text.duration(each.wait_ns)} a step{why}"
+        f"{text.duration(each.wait_ns)} a step{why}{_until(each)}"
     )
+
+
+def _until(each: LateRank | FindingRecord) -> str:
+    return f", until step {each.until_step:,}" if each.until_step is not None else ""
 
 
 def _cost(run: RunRecord) -> str:

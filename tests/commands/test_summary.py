@@ -1,17 +1,65 @@
 """What the terminal keeps of a job when the dashboard is left."""
 
-from overlaptop.commands.dashboard import last_words
-from tests.fleet.builders import status, welcome
+from msgspec.structs import replace
+
+from overlaptop.commands.dashboard import JobSeen
+from overlaptop.wire.messages import RankEnd
+from tests.fleet.builders import info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
-from tests.tui.waits import waiting_job
+from tests.tui.waits import STEPS, say_step, waiting_job
 
 
 def test_last_words_are_the_report_of_what_the_dashboard_saw():
-    job, step, *_ = last_words(waiting_job().tick()).splitlines()
+    job, step, *_ = JobSeen().last_words(waiting_job().tick()).splitlines()
     assert job.startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
     assert step.startswith("  step        median 80.0 ms, p99 80.0 ms")
-    assert "rank 2 late in" in last_words(waiting_job().tick())
+    assert "rank 2 late in" in JobSeen().last_words(waiting_job().tick())
 
 
 def test_nothing_is_said_of_a_job_without_steps():
-    assert not last_words(FakeSession(welcome(), status()).tick())
+    assert not JobSeen().last_words(FakeSession(welcome(), status()).tick())
+
+
+def test_last_words_tell_what_held_before_a_change():
+    session, seen = waiting_job(late=lambda _number: None), JobSeen()
+    seen.look(session.tick())
+    for number in range(STEPS, STEPS + 40):
+        session.clock.pass_s(0.5)
+        say_step(session, number, late=2)
+        seen.look(session.tick())
+    last = STEPS + 40
+    session.say(*(replace(unmeasured(rank, last), transitional=True) for rank in range(4)))
+    for number in range(last + 1, last + 7):
+        session.clock.pass_s(0.5)
+        session.say(*(unmeasured(rank, number) for rank in range(4)))
+        seen.look(session.tick())
+    words = seen.last_words(session.tick()).splitlines()
+    late = words[words.index("late ranks") + 1]
+    assert late.startswith("  rank 2 late in ")
+    assert late.endswith(f", until step {last}")
+    assert words[words.index("findings") + 1].endswith(f", until step {last}")
+
+
+def test_last_words_tell_a_hang_before_the_end():
+    session, seen = waiting_job(), JobSeen()
+    for _ in range(30):
+        session.clock.pass_s(1)
+        session.say(status())
+        seen.look(session.tick())
+    session.say(*(RankEnd(rank, session.clock(), clean=False, exit_code=-9) for rank in range(4)))
+    words = seen.last_words(session.tick())
+    troubles = words.splitlines()
+    troubles = troubles[troubles.index("troubles") + 1 :]
+    assert "no step has ended since" in troubles[0]
+    assert "killed by SIGKILL" in troubles[1]
+
+
+def test_last_words_are_of_the_newest_job_alone():
+    session, seen = waiting_job(), JobSeen()
+    seen.look(session.tick())
+    session.say(welcome(job="job-2", world_size=4), status(), *(info(rank) for rank in range(4)))
+    session.clock.pass_s(10)
+    for number in range(STEPS):
+        say_step(session, number)
+    seen.look(session.tick())
+    assert "late ranks" not in seen.last_words(session.tick())

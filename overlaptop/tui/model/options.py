@@ -1,9 +1,11 @@
 """The user's options for the dashboard."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.session import Connections
+from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.launch.local import LocalLauncher
 
 MAX_REFRESH_HZ = 10.0
@@ -28,3 +30,5 @@ class TuiOptions:
     """The session's tap."""
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""
+    look: Callable[[Snapshot], object] = lambda _snapshot: None
+    """Called with the newest Snapshot at each drawing, also while the screen is paused."""
