@@ -56,7 +56,9 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
             with suppress(OSError):
                 screen.recorder.end()
             print_message(screen.recorder.summary)
-    if status == 0 and (words := seen.last_words(session.tick())):
+    job = screen.launcher.job if screen.launcher is not None else None
+    ends = job is not None and job.poll() is None and job.key == session.job_key
+    if status == 0 and (words := seen.last_words(session.tick(), ends=ends)):
         print_data(plain(words) if screen.ascii else words)
     return status
 
@@ -78,8 +80,8 @@ class JobSeen:
             self._log = RunLog()
         self._log.look(snapshot)
 
-    def last_words(self, snapshot: Snapshot) -> str:
-        """Return the report of the job; empty for a trace or without steps."""
+    def last_words(self, snapshot: Snapshot, *, ends: bool = False) -> str:
+        """Return the report of the job; empty for a trace or without steps. ``ends``: it ends with us."""
         from overlaptop.runs.run_log import RunLog
         from overlaptop.runs.words import describe
 
@@ -88,7 +90,10 @@ class JobSeen:
         log = self._log or RunLog()
         log.take(snapshot)
         run = log.report()
-        return "" if run is None else describe(run)
+        if run is None:
+            return ""
+        run.ended |= ends
+        return describe(run)
 
 
 def _leave_at_signals() -> None:

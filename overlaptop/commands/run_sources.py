@@ -10,6 +10,7 @@ import msgspec
 
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.recorded import is_recording, moment_ns, opened
+from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import list_jobs
 from overlaptop.recording import black_boxes
@@ -57,6 +58,10 @@ def report_of(source: str | None) -> RunRecord:
     run = _of_recording(of_job[0])
     for path in of_job[1:]:
         run = _with_earlier(run, _of_recording(path))
+    last = last_end.read()
+    if last is not None and last.job == run.job and last.stopped_ns >= run.started_ns:
+        # The ranks' ends by SIGTERM are then no trouble.
+        run.troubles = [each for each in run.troubles if each.since_ns < last.stopped_ns]
     return run
 
 

@@ -30,6 +30,15 @@ class LastEnd(msgspec.Struct, frozen=True):
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
     job: Text = ""
     """The job's key, which the next job may reuse."""
+    stopped_ns: UnixNs = 0
+    """When the overlaptop that had started the job began to end it. 0 if it did not."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it did, and no rank had failed before."""
+        return bool(self.stopped_ns) and not any(
+            each.failed and each.at_ns < self.stopped_ns for each in self.ends
+        )
 
 
 def write(end: LastEnd, since_ns: int) -> None:
@@ -42,6 +51,16 @@ def write(end: LastEnd, since_ns: int) -> None:
         others = tuple(each for each in known.ends if each.rank not in own and each.at_ns >= since_ns)
         end = replace(end, ranks=end.ranks + len(others), ends=(*others, *end.ends))
     write_whole(base_dir(create=False) / _NAME, msgspec.json.encode(end))
+
+
+def note_stop(job: str, stopped_ns: int) -> None:
+    """Note that the overlaptop that had started this job ended it, unless it ended earlier. Raises OSError
+    or JobFolderError.
+    """
+    if (known := read()) is not None and known.job == job and known.ended_ns >= stopped_ns:
+        write_whole(
+            base_dir(create=False) / _NAME, msgspec.json.encode(replace(known, stopped_ns=stopped_ns))
+        )
 
 
 def read() -> LastEnd | None:

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
-from overlaptop.jobs.record import JobRecord
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.launch import supervisor
 from overlaptop.launch.request import LaunchError
 
@@ -86,6 +88,7 @@ class SupervisedJob:
         connection, process = self._connection, self._process
         if connection is None or process is None:
             return
+        key, stopped_ns = self.key if self.poll() is None else "", time.time_ns()
         with suppress(OSError):
             connection.send(b"end\n")
         deadline_s = time.monotonic() + STOP_LIMIT_S
@@ -94,6 +97,16 @@ class SupervisedJob:
                 for pid in (*supervisor.descendants(process.pid), process.pid):
                     supervisor.send(pid, signal.SIGKILL)
             _await_data(connection, 1.0)
+        if key:
+            with suppress(OSError, JobFolderError):
+                last_end.note_stop(key, stopped_ns)
+
+    @property
+    def key(self) -> str:
+        """The running job's key. Empty without a hub."""
+        with suppress(JobFolderError):
+            return next((record.job for record in list_jobs() if self.owns(record)), "")
+        return ""
 
     def output(self) -> list[str]:
         """Return the last lines that the job wrote to stdout and stderr."""

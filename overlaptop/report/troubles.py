@@ -39,7 +39,10 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
 def of_last(end: LastEnd, now_ns: int) -> str:
     """Return such as ``the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``."""
     trouble = first_of(end.ends, end.ranks)
-    how = in_full(trouble) if trouble is not None else "every rank ended well"
+    if end.stopped:
+        how = "the overlaptop that had started it ended it"
+    else:
+        how = in_full(trouble) if trouble is not None else "every rank ended well"
     return printable(
         f"the last one, {end.script}, ended {age(max(0, now_ns - end.ended_ns) / 1e9)} ago: {how}"
     )

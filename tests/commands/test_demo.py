@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from overlaptop.commands import following
+from overlaptop.jobs import last_end
 from overlaptop.jobs.record import list_jobs
 from tests.processes import eventually
 
@@ -80,6 +81,7 @@ def test_demo_ended_by_a_signal_leaves_nothing(demo, traces, socket_dir, signum,
     assert (demo.returncode, "Traceback" in err) == (status, False)
     eventually(lambda: traces.alive() == [])
     assert [path.name for path in socket_dir.iterdir() if path.is_dir()] == ["black_boxes"]
+    assert last_end.read().stopped == (signum == signal.SIGINT)  # SIGTERM leaves no time to note it
 
 
 # A job that somebody else started

@@ -14,6 +14,7 @@ def test_last_words_are_the_report_of_what_the_dashboard_saw():
     assert job.startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
     assert step.startswith("  step        median 80.0 ms, p99 80.0 ms")
     assert "rank 2 late in" in JobSeen().last_words(waiting_job().tick())
+    assert "8 steps, ran for " in JobSeen().last_words(waiting_job().tick(), ends=True)
 
 
 def test_nothing_is_said_of_a_job_without_steps():

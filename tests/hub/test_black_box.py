@@ -14,7 +14,9 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub import black_box
 from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
+from overlaptop.jobs import last_end
 from overlaptop.jobs.hub_socket import HubSocket
+from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
@@ -124,6 +126,19 @@ def test_report_has_the_troubles_of_earlier_black_boxes(job):
     assert [box.occasion for box in black_boxes.found()] == ["ended", "hung"]
     run = report_of("job-1")
     assert (run.steps, [each.kind for each in run.troubles]) == (200, ["no step"])
+
+
+def test_report_of_a_stopped_job_has_no_failure(job):
+    job.steps(20)
+    stopped_ns = time.time_ns()
+    ends = tuple(RankEnd(rank, stopped_ns + 1, clean=False, exit_code=-15) for rank in (0, 1))
+    job.say(*ends)
+    job.status = status(ended=True)
+    job.box.end(job.now_s)
+    last_end.write(LastEnd("train.py", stopped_ns + 2, 2, ends, "job-1"), 0)
+    assert [each.kind for each in report_of("job-1").troubles] == ["all died"]
+    last_end.note_stop("job-1", stopped_ns)
+    assert report_of("job-1").troubles == []
 
 
 def test_failure_is_written_with_its_reason(job):

@@ -3,6 +3,7 @@
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import base_dir
 from overlaptop.jobs.last_end import LastEnd
+from overlaptop.report.troubles import of_last
 from overlaptop.wire.messages import RankEnd
 
 
@@ -23,6 +24,23 @@ def test_the_ends_of_other_ranks_of_the_same_job_stay():
     assert written(2, 300) == [0, 2], "a rank that was started again has one end"
     assert written(1, 400, since_ns=250) == [2, 1], "the rest is of an earlier run"
     assert written(3, 500, job="job-2") == [3]
+
+
+def test_job_that_its_starter_ended_is_no_failure():
+    for job, stopped_ns, is_stop in (("job-1", 201, False), ("job-2", 190, False), ("job-1", 190, True)):
+        ends = tuple(RankEnd(rank, 200, clean=False, exit_code=-15) for rank in (0, 1))
+        last_end.write(LastEnd("train.py", 200, 2, ends, "job-1"), 100)
+        last_end.note_stop(job, stopped_ns)
+        words = of_last(last_end.read(), 200)
+        assert ("the overlaptop that had started it ended it" in words) == is_stop
+        assert ("all ranks killed by SIGTERM" in words) != is_stop
+
+
+def test_failure_before_the_stop_is_told():
+    ends = tuple(RankEnd(rank, 200 + rank, clean=False, exit_code=-9 - 6 * rank) for rank in (0, 1))
+    last_end.write(LastEnd("train.py", 201, 2, ends, "job-1"), 100)
+    last_end.note_stop("job-1", 201)
+    assert "rank 0 killed by SIGKILL" in of_last(last_end.read(), 201)
 
 
 def test_a_note_that_is_no_utf8_is_none_and_replaced():

@@ -102,7 +102,9 @@ class JobsScreen(PageScreen):
 def _failed_lately(now_ns: int) -> str:
     """Return how the last job here failed; empty: it did not, or longer than FAILED_NS ago."""
     last = last_end.read()
-    if last is None or now_ns - last.ended_ns > FAILED_NS or not any(end.failed for end in last.ends):
+    if last is None or now_ns - last.ended_ns > FAILED_NS:
+        return ""
+    if last.stopped or not any(end.failed for end in last.ends):
         return ""
     return of_last(last, now_ns)
 
