@@ -32,15 +32,7 @@ def describe(run: RunRecord) -> str:
         }
         lines += [_row(name, words) for name, words in figures.items() if words]
     lines += _section("late ranks", [_late(each) for each in run.late_ranks])
-    lines += _section(
-        "findings",
-        [
-            f"{headline(each.title, each.line)}"
-            f"{f': at most {text.duration(each.gain_ns)} a step to win' if each.gain_ns else ''}, "
-            f"{each.certainty}{_until(each)}"
-            for each in run.findings
-        ],
-    )
+    lines += _section("findings", [_finding(each) for each in run.findings])
     lines += _section("troubles", [each.text for each in run.troubles])
     lines += _section(
         "changes",
@@ -85,6 +77,11 @@ def _late(each: LateRank) -> str:
         f"rank {each.rank} late in {each.late_count} of {each.collectives} collectives, the others wait "
         f"{text.duration(each.wait_ns)} a step{why}{_until(each)}"
     )
+
+
+def _finding(each: FindingRecord) -> str:
+    wins = f"; fixing it wins up to {text.duration(each.gain_ns)} a step" if each.gain_ns else ""
+    return f"{headline(each.title, each.line)}{wins} ({each.certainty}){_until(each)}"
 
 
 def _until(each: LateRank | FindingRecord) -> str:
