@@ -207,13 +207,14 @@ _CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "
 _OF_REPLAYS = {"replay_seek", "next_event"}
 _NOT_OF_REPLAYS = {"record"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
+_OF_JOBS_AND_TRACES = {*_OF_STEPS, "findings", "timelines", "collectives"}
 _NEED_A_JOB = {
     *("try_before", "slack", "capture", "captures", "machine", "measure", "record", "trials", "tune"),
-    *("findings", "timelines", "collectives", "window", "pause"),
-    *_OF_STEPS,
+    *("window", "pause"),
+    *_OF_JOBS_AND_TRACES,
 }
-_NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
-    *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
+_NOT_OF_TRACES = _NEED_A_JOB - _OF_JOBS_AND_TRACES | {
+    *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts"),
 }
 
 
