@@ -1,5 +1,7 @@
 """The collectives of a step on all ranks: what each cost, in what order, and why one is not attributed."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from tests.fleet.builders import MS, SWITCHED, detail, info
 
 from .fakes import line_of, opened, shown
 from .machines import NVLINK_PEAK, device, h200_node
-from .waits import waiting_job
+from .waits import say_step, waiting_job
 
 calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=5)
 
@@ -110,3 +112,18 @@ def test_bus_has_the_peak_of_its_slowest_link():
     on_one.say(device(1, 0))
     for job in (apart, on_one, waiting_job(ranks=2)):
         assert bus_peak_bytes_per_s(views(job)) is None
+
+
+@pytest.mark.parametrize("keys", [("C", "down"), ("C", "enter"), ("T", "full_stop"), ("T", "right")])
+async def test_cursor_on_collectives_holds_the_step(keys):
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        assert "past step" not in await shown(app, pilot, keys[0], rest_s=2)
+        await pilot.press(keys[1])
+        say_step(session, 8)
+        text = await shown(app, pilot, rest_s=5)
+        assert "← past step 7, " in text
+        assert re.search(r"(Collectives|Timelines) +step 7 ", text)
+        text = await shown(app, pilot, "space", rest_s=2)
+        assert "past step" not in text
+        assert re.search(r"(Collectives|Timelines) +step 8 ", text)

@@ -73,6 +73,10 @@ class CollectiveTable(RowList[Row]):
     def key(self, row: Row) -> object:
         return row.key
 
+    def put(self, row: Row) -> None:
+        self.dashboard.hold_step()
+        super().put(row)
+
     def made_of(self) -> tuple[object, ...] | None:
         """The step, the order and the cursor; without a step always draw, since the reason changes."""
         waits, details = self.state.waits, self.state.details
@@ -230,6 +234,7 @@ class CollectivesScreen(PageScreen):
 
     async def action_open(self) -> None:
         """Open the selected collective, of several the one with most exposed time, on the timelines."""
+        self.dashboard.hold_step()
         if (row := self._table.selected) is None:
             return
         state, wanted = self.state, self._table.costliest(row)

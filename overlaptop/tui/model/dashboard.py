@@ -11,6 +11,7 @@ from overlaptop.fleet.past import beside
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.totals import step_of
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.launch.request import LaunchPlan
 from overlaptop.tui.draw.themes import Look
@@ -176,6 +177,18 @@ class Dashboard:
         else:
             self.pause()
             self.state.go_to(number)
+
+    def hold_step(self) -> None:
+        """Hold the timeline's step, as a chosen past one, for the user to inspect it."""
+        state, lanes = self.state, self.state.lanes
+        if lanes is None or state.paused_at_ns is not None or not state.goes_on:
+            return
+        number, ranks = lanes.detail.step, state.details
+        self.pause()
+        views = [view for view in state.snapshot.ranks if view.rank in ranks]
+        if all(step_of(view, number) is not None for view in views):  # else its totals are on their way
+            state.go_to(number)
+        self.on_change()
 
     def select_knob(self, name: str) -> None:
         """Select the knob that keys change; empty: keep the present one. Its change is then shown."""

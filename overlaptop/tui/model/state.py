@@ -320,9 +320,13 @@ class ViewState:
         return self.selected_knob.knob.name if self.selected_knob is not None else ""
 
     @property
+    def goes_on(self) -> bool:
+        """Return whether more steps may arrive."""
+        return self.moving and self.snapshot.hub_state is not HubState.ENDED
+
+    @property
     def any_change(self) -> bool:
-        here = self.moving and self.snapshot.hub_state is not HubState.ENDED
-        return here and not self.readonly and any(not each.refusal for each in self.snapshot.knobs)
+        return self.goes_on and not self.readonly and any(not each.refusal for each in self.snapshot.knobs)
 
     @property
     def exact(self) -> bool:

@@ -78,10 +78,12 @@ class Timelines(JobView):
         return selected.rank
 
     def move_cursor(self, cells: int) -> None:
+        self.dashboard.hold_step()
         if (step := self.step) is not None:
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
 
     def to_collective(self, direction: int) -> None:
+        self.dashboard.hold_step()
         step, rank = self.step, self.rank
         if step is not None and rank is not None:
             index = neighbour(step, rank, self._cursor_ns, direction)
@@ -101,6 +103,7 @@ class Timelines(JobView):
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
 
     def fit_collective(self) -> None:
+        self.dashboard.hold_step()
         step, rank = self.step, self.rank
         if step is not None and rank is not None:
             found = under(step, rank, self._cursor(step))
@@ -162,6 +165,7 @@ class Timelines(JobView):
         return [*lines, *read_out(step, rank, self._cursor(step), width, left, exact=exact)]
 
     async def on_click(self, event: events.Click) -> None:
+        self.dashboard.hold_step()
         step = self.step
         if event.y in self._ranks_at:
             self.state.rank = self._ranks_at[event.y]

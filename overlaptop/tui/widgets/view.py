@@ -114,8 +114,12 @@ class RowList(JobView, Generic[Row]):
 
     def move(self, lines: int) -> None:
         if rows := self.rows:
-            self.cursor = self.key(rows[min(max(self.at(rows) + lines, 0), len(rows) - 1)])
-            self.redraw()
+            self.put(rows[min(max(self.at(rows) + lines, 0), len(rows) - 1)])
+
+    def put(self, row: Row) -> None:
+        """Move the cursor to this row."""
+        self.cursor = self.key(row)
+        self.redraw()
 
     def listed(
         self, rows: Sequence[Row], space: int, draw: Callable[[Row, bool], StyledLine]
@@ -138,7 +142,6 @@ class RowList(JobView, Generic[Row]):
     async def on_click(self, event: events.Click) -> None:
         rows, at = self.rows, self._first + event.y - self.above
         if event.y >= self.above and at < len(rows):
-            self.cursor = self.key(rows[at])
-            self.redraw()
+            self.put(rows[at])
             if event.chain >= 2:
                 await self.screen.run_action(self.opens)
