@@ -1,7 +1,7 @@
 """The job's totals and the agents' cost as text, for the screen and for ``--once``."""
 
 from overlaptop.fleet.records import BOUNDS
-from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals, Window
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals
 from overlaptop.report.deviations import MOST_LISTED
 from overlaptop.text import ABOUT, bounded, count, duration, part_of, percent, plural, ratio
 from overlaptop.timeline.arrivals import WaitTimes
@@ -55,26 +55,23 @@ def exposed_text(times: WaitTimes, exposed_ns: int | None = None) -> str:
 
 
 def window_text(totals: Totals, *, brief: bool = False) -> str:
-    """Return the totals' ranks and steps: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8
-    ranks``; in brief ``last 20 s``, ``step 184``.
+    """Return the totals' window and ranks: ``last 20 s (87 steps), mean of 8 ranks``, ``step 184, mean of 8
+    ranks``; in brief ``last 20 s (87 steps)``, ``step 184``.
     """
     if not totals.steps:
         return ""
     of_ranks = f"{totals.ranks} ranks" if totals.ranks > 1 else ""
     if totals.steps == 1:
         number = totals.measured_step
-        step = (
-            [] if number is None else ["whole trace" if number == WHOLE_TRACE else f"step {count(number)}"]
-        )
-        return ", ".join([*step, *([f"mean of {of_ranks}"] if of_ranks and not brief else [])])
-    newest = totals.cut or totals.window is Window.STEPS
-    if brief:
-        return f"{totals.steps} steps" if newest else totals.window.value
-    steps = f"{'newest ' if newest else ''}{totals.steps} steps"
-    words = [f"mean of {' × '.join(filter(None, (of_ranks, steps)))}"]
-    if not newest:
-        words.append(totals.window.value)
-    if totals.paused_steps:
+        step = "whole trace" if number == WHOLE_TRACE else f"step {count(number)}"
+        words = [step] if number is not None else []
+    else:
+        window, steps = totals.window.value, f"{totals.steps} steps"
+        newest = "newest " if totals.cut and not brief else ""
+        words = [window if window.endswith(f" {steps}") else f"{window} ({newest}{steps})"]
+    if of_ranks and not brief:
+        words.append(f"mean of {of_ranks}")
+    if totals.paused_steps and not brief:
         words.append(f"{plural(totals.paused_steps, 'pause')} left out")
     return ", ".join(words)
 

@@ -71,10 +71,9 @@ async def test_w_chooses_the_window_of_all_but_the_first_line():
         session.tick()
         say_step(session, number, late=1, late_ms=8)
     async with opened(session) as (app, pilot):
-        ranks = "mean of 4 ranks"
-        for of in ("× 14 steps, last 20 s", "× 14 steps, last 60 s", "× newest 10 steps", "step 13, "):
+        for of in ("last 20 s (14 steps)", "last 60 s (14 steps)", "last 10 steps", "step 13"):
             text = await shown(app, pilot)
-            assert f"{ranks} {of} W" in text or f"{of}{ranks} W" in text
+            assert f" {of}, mean of 4 ranks W" in text
             assert "ranks 1 and 2 are late in turn, in 24 of 24" in text
             await pilot.press("W")
         assert "exposed 18.0 ms = waiting 6.0 + transfer 12.0 " in text

@@ -173,6 +173,8 @@ def _bound(state: ViewState) -> list[Item]:
 
 def _rule(state: ViewState, width: int) -> list[Item]:
     words = window_text(state.snapshot.totals, brief=width < _WIDER)
+    if width < _WIDE_TOTALS:
+        words = words.partition(" (")[0]
     offered = state.offers("app.window") and state.past_step is None
     key: StyledLine = (Segment(" "), Segment("W", KEY)) if offered else ()
     return [Item((dim(words), *key))] if words else []
