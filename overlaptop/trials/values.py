@@ -1,7 +1,7 @@
 """Chooses the values of a knob to try if the user names none. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.models.buckets import MIB, bucket_sizes
@@ -9,7 +9,7 @@ from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 MOST_VALUES = 7
 """Including the present value."""
-Layout = Callable[[int], Hashable]
+Layout = Callable[[int], tuple[int, ...]]
 """Returns the effective layout of a value. Two values with equal layouts have the same effect."""
 
 
@@ -27,7 +27,7 @@ def values_to_try(
     first = 0 if least is None else bisect_left(allowed, least)
     last = len(allowed) if most is None else bisect_left(allowed, most + 1)
     around = knob.value if least is None and most is None else None
-    seen = {layout(knob.value)} if layout is not None and knob.value is not None else set()
+    seen: set[object] = {layout(knob.value)} if layout is not None and knob.value is not None else set()
     found = []
     for value in _ladder(allowed[first:last], around):
         made = value if layout is None else layout(value)
@@ -45,7 +45,7 @@ def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:
     if knob.name != BUCKET_CAP_MB or facts is None or not any(facts.size_bytes):
         return None
 
-    def layout(value: int) -> Hashable:
+    def layout(value: int) -> tuple[int, ...]:
         # The script's own value is restored exactly, including its first bucket.
         own = str(value) == knob.original_text
         return bucket_sizes(facts.size_bytes, value * MIB, facts.first_cap_bytes if own else None)

@@ -16,7 +16,7 @@ from overlaptop.tui.model.earlier import (
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.wire.commands import make_setting
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
@@ -240,6 +240,23 @@ def test_steps_before_and_after_a_change_are_compared(changes_work):
     assert found.title == "accumulation 4 → 8 at step 40"
     assert (found.old, found.new, found.of_change) == ("4", "8", True)
     assert found.same_work is not changes_work
+
+
+@pytest.mark.parametrize("first_cap", [None, 1 << 20])
+def test_change_that_leaves_the_buckets_as_they_were_says_so(first_cap):
+    session, seen = controlled_job(with_value(BUCKET, "25")), JobsSeen()
+    session.say(GradientFacts(0, (9 << 10,) * 60, 2, "0 default_pg", first_cap))
+    seen.see(session.tick())
+    obey(session, by_another(session, 50), 40, "25", "50")
+    session.say(*(step(rank, number) for rank in (0, 1) for number in range(40, 70)))
+    seen.see(session.tick())
+    state = ViewState(session.tick(), compared=seen.compare(session.tick()))
+    assert text_of(panel_lines(state, 100, 9)[-1]) == "  1 bucket either way: no difference to expect"
+    assert "drift included; A: test" in text_of(panel_lines(state, 100, 9)[0])
+    session.say(GradientFacts(0, (9 << 20,) * 60, 2, "0 default_pg", first_cap))
+    session.clock.pass_s(COMPARED_EVERY_NS / 1e9)
+    state.compared = seen.compare(session.tick())
+    assert "either way" not in text_of(panel_lines(state, 100, 9)[-1])
 
 
 def test_other_work_has_no_percentage():

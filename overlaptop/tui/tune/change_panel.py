@@ -30,7 +30,8 @@ class ChangePanel(JobView):
             return 0
         head = len(change_lines(change, width)) if change is not None else 1
         table = compared is not None and width >= _WIDE and self.app.size.height >= _HIGH
-        return head + TABLE_LINES if table else head
+        same = compared is not None and compared.buckets is not None
+        return head + TABLE_LINES + same if table else head
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         return panel_lines(self.state, width, height)
@@ -41,7 +42,8 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     change, compared = state.change, state.compared
     if compared is None or height < LEAST_LINES:
         return _brief(change, compared, width, exact=state.exact)[:height]
-    again = "A: try both in turn   " if compared.of_change and not state.readonly else ""
+    drift = "drift included" if compared.of_change else ""
+    again = f"{drift}{'' if state.readonly else '; A: test'}   " if drift else ""
     hide = Item((dim(f"{again}d: hide "),), 1)
     if change is not None:
         lines = change_lines(change, width, hide)
@@ -61,7 +63,13 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     lines.append(elided(table.header(), width))
     for name, before, after, by in rows:
         lines.append(table.row(((dim(name),), (Segment(before),), (Segment(after, BOLD),), (Segment(by),))))
+    if compared.buckets is not None:
+        lines.append((dim(f"  {_same_buckets(compared.buckets)}"),))
     return lines[:height]
+
+
+def _same_buckets(count: int) -> str:
+    return f"{plural(count, 'bucket')} either way: no difference to expect"
 
 
 def _brief(
@@ -73,7 +81,9 @@ def _brief(
     head = f" {compared.old} → {compared.new}" if compared.of_change else f" {compared.title}"
     items = [Item((bold(head),))]
     for at, (name, before, after, by) in enumerate(_rows(compared, exact=exact)):
-        items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 1))
+        items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 2))
+    if compared.buckets is not None:
+        items.insert(1, Item((dim(_same_buckets(compared.buckets)),), 1))
     return [fit(items, [], width, "  ")]
 
 
