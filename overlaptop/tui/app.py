@@ -30,7 +30,7 @@ from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.captures import read_reference, refusal
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_knob
+from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_job, needs_knob
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.state import following
@@ -51,6 +51,7 @@ MOST_UNREAD_S = 0.25
 WORKING_SHARE, LONGEST_REST_S = 0.2, 0.45
 """If reading and drawing take long, as with many ranks: their share of the time once the history is read,
 and the longest time between two reads: less than two ticks."""
+_NO_JOB = "no job yet"
 
 
 class OverlaptopApp(App[int]):
@@ -220,6 +221,9 @@ class OverlaptopApp(App[int]):
         if any(map(changes_job, actions)) and self.dashboard.state.readonly:
             if all(told.message != READONLY for told in self._notifications):
                 self.notify(READONLY, timeout=3)
+        elif any(map(needs_job, actions)) and self.dashboard.state.snapshot.job is None:
+            if all(told.message != _NO_JOB for told in self._notifications):
+                self.notify(_NO_JOB, timeout=3)
         elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
             self._select_knob()
             self.dashboard.knobs.editable(self.dashboard.latest)  # the change line has the reason

@@ -95,6 +95,11 @@ async def test_without_a_job_only_keys_that_do_something_are_offered():
         foot = (await shown(app, pilot)).splitlines()[-1]
         assert "F1 help q quit" in foot
         assert not any(word in foot for word in ("why", "timelines", "collectives", "window", "pause"))
+        for key in "uacTfCW":
+            await pilot.press(key)
+            (told,) = app._notifications
+            assert told.message == "no job yet"
+            app.clear_notifications()
 
 
 async def test_help_lists_every_key_and_word_scrolls_and_closes():

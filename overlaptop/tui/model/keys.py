@@ -233,6 +233,10 @@ def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
     return _name(action) != "trace_step" and (job or _name(action) not in _NEED_A_JOB)
 
 
+def needs_job(action: str) -> bool:
+    return _name(action) in _NEED_A_JOB
+
+
 def changes_job(action: str) -> bool:
     """Return whether an action changes the job or which one runs, or begins to: not with ``--readonly``."""
     return _name(action) in _CHANGING
