@@ -50,6 +50,8 @@ _COLUMNS = (
     Column("memory", 9, shown_from=98),
     Column("power", 6, shown_from=98),
 )
+_CPU_COLUMNS = (_COLUMNS[1], Column("CPUs", 17, right=False))
+"""Used if the host has no GPU."""
 
 
 class GpuTable(JobView):
@@ -78,6 +80,8 @@ class GpuTable(JobView):
         columns = [each for each in _COLUMNS if nvlink or each.title != "NVLink"]
         if not nvlink:
             columns = [each._replace(shown_from=0) if each.title == "PCIe" else each for each in columns]
+        if not machine.gpus:
+            columns = list(_CPU_COLUMNS)
         rows = _rows(machine)
         table = Table(columns, width, {"rank": [_ranks_text(each) for each in rows]})
         chosen = [at for at, each in enumerate(rows) if selected in _ranks_of(each)]
@@ -133,8 +137,8 @@ def _ranks_text(row: Gpu | RankView) -> str:
 
 def _without_gpu(view: RankView) -> dict[str, StyledLine]:
     """Return a rank's CPUs in place of a GPU's figures."""
-    where = nodes_text(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""
-    return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": (dim(where),)}
+    where = (dim(nodes_text(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""),)
+    return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": where, "CPUs": where}
 
 
 def _title(machine: Machine, known: list[str], more: int, width: int) -> StyledLine:
