@@ -120,7 +120,8 @@ async def test_result_of_a_change_moves_nothing_above_it(size, ranks):
 async def test_in_tune_keys_change_the_knob_at_the_cursor():
     session = controlled_job(BUCKET, ACCUMULATION)
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await shown(app, pilot, "u", "down", UP, rest_s=SETTLE_S)
+        assert "to make it permanent" not in await shown(app, pilot, "u")  # it is the script's value
+        await shown(app, pilot, "down", UP, rest_s=SETTLE_S)
         assert sent(session) == ["set accumulation 8"]
         obey(session, session.sent[0], 40, "4", "8", ACCUMULATION)
         send_knobs(session, BUCKET, with_value(ACCUMULATION, "8"))

@@ -101,7 +101,7 @@ class KnobDetail(LinesView):
             )
         if selected.differs:
             lines += paragraph("Ranks have different values while they change.", width, warning, rows=2)
-        code = code_line(knob)
+        code = code_line(knob) if knob.value_text != knob.original_text else ""
         return [*lines, *(code_to_keep(code, width) if code else [])]
 
 
