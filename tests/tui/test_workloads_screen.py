@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.launch.request import LaunchPhase, LaunchRequest
@@ -30,7 +30,7 @@ def two_jobs():
     """A job that was started from here, and another one that was not."""
     session = running_job()
     launcher = started_here(session, "--bucket-cap-mb", "25")
-    session.jobs += (record("job-2", "mine.py"),)
+    session.jobs += (record("job-2", "mine.py"), record("job-0", "over.py", ended=True))
     return launcher, session
 
 
@@ -62,8 +62,10 @@ async def test_what_is_typed_is_what_would_be_run():
         text = await settled(app, pilot)
         assert "torchrun --nproc-per-node=2 ddp.py --layers 8" in text
         assert "transformer blocks; default 4" in text
+        assert str(app.screen.query_one(".-typed", Static).content).strip() == "options"
         await pilot.press("tab", "3")
         assert "torchrun --nproc-per-node=3 ddp.py --layers 8" in await settled(app, pilot)
+        assert str(app.screen.query_one(".-typed", Static).content).strip() == "processes"
         await pilot.press("tab", *" --seed 1")
         assert "ddp.py --layers 8 --seed 1" in await settled(app, pilot)
         await write(app, pilot, "--layers 8", "down")

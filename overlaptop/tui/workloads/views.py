@@ -143,7 +143,8 @@ class PlanView(LinesView):
 
     def _effects(self) -> list[Item]:
         launcher, running = self.dashboard.options.launcher, self.dashboard.running
-        others = [job.script for job in self.dashboard.session.jobs if launcher and not launcher.owns(job)]
+        jobs = [job for job in self.dashboard.session.jobs if not job.ended]
+        others = [job.script for job in jobs if launcher and not launcher.owns(job)]
         effects = f"ends {running}, then runs" if running else "runs"
         items = [Item((Segment(word, TEXT),)) for word in printable(effects).split()]
         if others:
