@@ -144,7 +144,7 @@ class ReplaySession(ReadSession):
     def seek_step(self, number: int) -> bool:
         """Move to the moment when every rank has sent this step. False if there is none."""
         last_ns: dict[int, int] = {}
-        for batch in self.recording.batches():
+        for batch in _without_repeats(self.recording.batches()):
             for message in batch.messages():
                 if isinstance(message, StepTotals) and message.step == number:
                     last_ns[message.rank] = batch.at_ns

@@ -7,6 +7,7 @@ that a reader can begin there. ``node/gpu-a`` has a NodeClock as JSON. Imports n
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +34,11 @@ MAX_BATCH_BYTES = 64 << 20
 """Maximum size of an unpacked chunk. A larger one counts as damaged."""
 _MAX_NOTICES = 200
 _MAX_COMMANDS = 128
+_LAST_STEPS = 16
+"""Measured steps of each rank in a keyframe, and others: a reader that begins in a hang knows what was
+before it."""
+_LAST_DETAILS = 16
+"""Timelines of all ranks together: as many as ranks are compared."""
 
 
 class NodeClock(msgspec.Struct, frozen=True):
@@ -82,27 +88,33 @@ def packed(messages: Iterable[Message]) -> bytes:
 
 
 class Keyframe:
-    """The messages that bring a new reader up to date, without steps and samples."""
+    """The messages that bring a new reader up to date, with the last steps and without samples."""
 
     def __init__(self) -> None:
         self._welcome: Welcome | None = None
         self._status: HubStatus | None = None
         self._of_ranks: dict[tuple[int, type], Message] = {}
+        self._steps: dict[tuple[int, bool], deque[StepTotals]] = {}
+        """By rank, and whether they are measured."""
+        self._details: deque[StepDetail] = deque(maxlen=_LAST_DETAILS)
         self._notices: deque[Notice] = deque(maxlen=_MAX_NOTICES)
         self._commands: dict[tuple[str, type], Message] = {}
 
     def _turn_to(self, welcome: Welcome) -> None:
         if self._welcome is not None and self._welcome.job != welcome.job:
             self._status = None
-            for kept in (self._of_ranks, self._notices, self._commands):
+            for kept in (self._of_ranks, self._steps, self._details, self._notices, self._commands):
                 kept.clear()
         self._welcome = welcome
 
     def take(self, messages: Sequence[Message]) -> None:
         for message in messages:
             match message:
-                case StepTotals() | StepDetail():  # most messages, so the others are not tried
-                    pass
+                case StepTotals():  # most messages, so the others are not tried
+                    kind = message.rank, message.measured
+                    self._steps.setdefault(kind, deque(maxlen=_LAST_STEPS)).append(message)
+                case StepDetail():
+                    self._details.append(message)
                 case Welcome():
                     self._turn_to(message)
                 case HubStatus():
@@ -126,6 +138,9 @@ class Keyframe:
         self._of_ranks.pop((info.rank, RankEnd), None)
         if isinstance(known, RankInfo) and known.pid != info.pid:  # what the process before it ran on
             self._of_ranks = {key: each for key, each in self._of_ranks.items() if key[0] != info.rank}
+            self._steps = {key: each for key, each in self._steps.items() if key[0] != info.rank}
+            others = [each for each in self._details if each.rank != info.rank]
+            self._details = deque(others, maxlen=_LAST_DETAILS)
         self._of_ranks[info.rank, RankInfo] = info
 
     def messages(self) -> list[Message]:
@@ -138,6 +153,8 @@ class Keyframe:
         return [
             self._welcome,
             *(message for _, message in ranks),
+            *sorted(chain.from_iterable(self._steps.values()), key=lambda step: step.start_ns),
+            *self._details,
             *self._notices,
             *self._commands.values(),
             self._status,

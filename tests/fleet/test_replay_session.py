@@ -10,10 +10,12 @@ from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.recording.reader import open_recording
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 from tests.recording.played import PlayedJob, played
 
-from .builders import Clock, S
+from .builders import Clock, S, status
 from .test_cluster import Cluster
 
 
@@ -97,20 +99,42 @@ def test_time_passes_with_the_speed_and_stands_while_paused(clock, tmp_path):
     assert known(last) == known(job.snapshots[-1])
 
 
-def test_recording_begun_in_mid_job_begins_with_its_state(clock, tmp_path):
-    path, job = tmp_path / "run.mcap", PlayedJob(clock, None)
+def test_recording_begun_in_mid_job_begins_with_its_state_and_last_steps(clock, tmp_path):
+    job = PlayedJob(clock, None)
     for number in range(20):
         job.step(number, late=1)
-    for part in (path, tmp_path / "again.mcap"):
-        job.recorder.begin(part)
-        for number in range(20, 40):
+    for begun in (20, 40):
+        job.recorder.begin(part := tmp_path / f"{begun}.mcap")
+        for number in range(begun, begun + 20):
             job.step(number, late=1)
         job.recorder.end()
         live = job.snapshots[-1]
         shown = replay(part).seek(clock())
-        assert (shown.job, shown.totals.step) == (live.job, 39)
+        assert (shown.job, shown.totals.step) == (live.job, begun + 19)
         assert [view.info for view in shown.ranks] == [view.info for view in live.ranks]
-        assert min(step.step for view in shown.ranks for step in view.history) == 20
+        assert begun - 20 < min(step.step for view in shown.ranks for step in view.history) < begun
+
+
+def test_hang_is_shown_hours_after_its_last_step(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = PlayedJob(clock, path)
+    for number in range(40):
+        job.step(number, late=1)
+    calls = tuple(IssuedCall("allreduce_", 4, sequence, clock()) for sequence in (40, 41))
+    for rank in (0, 1):
+        groups = (GroupCalls("pg", (0, 1), calls[: 2 - rank]),)
+        job.say(RankStalled(rank, hung=True, groups=groups), status(), after_s=10)
+    for _ in range(400):
+        job.say(status(), after_s=10)
+    job.recorder.end()
+    live, session = job.snapshots[-1], replay(path)
+    shown = session.seek(clock())
+    assert trouble_of(shown) == trouble_of(live)
+    assert trouble_of(shown).kind is Kind.HUNG
+    assert (shown.totals.step, shown.waits.step) == (39, 39)
+    assert [view.detail for view in shown.ranks] == [view.detail for view in live.ranks]
+    assert session.seek_step(39)
+    assert clock() - session.at_ns > 4000 * S
 
 
 def test_long_gap_takes_few_ticks(clock, tmp_path):

@@ -79,7 +79,7 @@ def test_file_cut_at_any_byte_is_read_up_to_its_last_whole_chunk(whole, tmp_path
         assert len(recording.places) == whole_chunks
         found = data_of(cut)
         assert found == every[: len(found)]
-        assert len(recording.damage) == (at < len(data) - 37)  # what closes the file
+        assert len(recording.damage) == (at < len(data) - 28)  # within what closes the file
 
 
 def test_flipped_byte_costs_one_chunk_and_is_named(whole, tmp_path):
@@ -136,12 +136,8 @@ def test_long_recording_keeps_its_last_part_and_the_one_before(tmp_path):
     assert parts[1].last_ns == clock()
     first = next(parts[1].batches())
     assert first.kind == "state"  # each part can be read by itself
-    assert [type(each).__name__ for each in first.messages()] == [
-        "Welcome",
-        "RankInfo",
-        "RankInfo",
-        "HubStatus",
-    ]
+    kinds = [type(each).__name__ for each in first.messages()]
+    assert list(dict.fromkeys(kinds)) == ["Welcome", "RankInfo", "StepTotals", "StepDetail", "HubStatus"]
 
 
 class Playing:
