@@ -14,9 +14,9 @@ from overlaptop.wire.messages import HubStatus, RankEnd, RankStalled, Welcome
 
 SETTLE_S = 5.0
 """Wait after the first rank hangs or fails, until the others have reported their state."""
-AGAIN_S = 180.0
-"""Minimum time between two recordings of one kind: the length of the history.
-The later replaces the earlier."""
+AGAIN_S = 120.0
+"""Minimum time between two recordings of one kind. The later replaces the earlier: the second of a
+hang is long enough to be called one."""
 MOST_FOUND = 4
 """Maximum recordings of findings for one hub, each of another rule."""
 _MOST_STATUSES = 1000
@@ -39,14 +39,20 @@ class HubBlackBox:
         self._commands, self._status = commands, status
         self._due_s: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
+        self._hung: set[int] = set()
         self._found: set[str] = set()
         """Rules of the findings whose recording is written or due."""
         self._refused = False
 
     def see(self, message: FromRank, now_s: float) -> None:
         if isinstance(message, RankStalled) and message.hung:
+            self._hung.add(message.rank)
             self._due_s.setdefault(HUNG, now_s + SETTLE_S)
-        elif isinstance(message, RankEnd) and message.failed:
+        elif isinstance(message, RankStalled | RankEnd):
+            self._hung.discard(message.rank)
+            if not self._hung:
+                self._due_s.pop(HUNG, None)
+        if isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)
 
     def ask(self, rule: str, now_s: float) -> None:
@@ -61,6 +67,8 @@ class HubBlackBox:
             if now_s - self._written_s.get(occasion, float("-inf")) >= AGAIN_S:
                 self._written_s[occasion] = now_s
                 self._write(occasion, now_s)
+            if occasion == HUNG and self._hung:
+                self._due_s[HUNG] = self._written_s[HUNG] + AGAIN_S
 
     def end(self, now_s: float) -> None:
         self._write(ENDED, now_s)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from overlaptop.commands.run_sources import report_of
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.hub import black_box
 from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
@@ -21,7 +22,15 @@ from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import Found, HubStatus, Notice, RankEnd, RankStalled
+from overlaptop.wire.messages import (
+    Found,
+    GroupCalls,
+    HubStatus,
+    IssuedCall,
+    Notice,
+    RankEnd,
+    RankStalled,
+)
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, S, detail, info, status, step, welcome
 from tests.processes import eventually
@@ -111,6 +120,25 @@ def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_
     job.say(RankStalled(0, hung=True))
     job.pass_s(AGAIN_S)
     assert len(black_boxes.found()) == 1
+
+
+def test_lasting_hang_is_written_again_once_it_is_called_one(job):
+    job.steps(20)
+    calls = tuple(IssuedCall("allreduce_", 4, sequence, 1) for sequence in (20, 21))
+    kinds = []
+    job.pass_s(10)
+    for rank in (0, 1):
+        groups = (GroupCalls("pg", (0, 1), calls[: 2 - rank]),)
+        job.say(RankStalled(rank, hung=True, groups=groups))
+    for seconds in (SETTLE_S, AGAIN_S):
+        job.pass_s(seconds)
+        (box,) = black_boxes.found()
+        kinds.append(trouble_of(shown(box)).kind)
+    assert kinds == [Kind.WAITING, Kind.HUNG]
+    job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
+    box.path.unlink()
+    job.pass_s(AGAIN_S)
+    assert black_boxes.found() == []
 
 
 def test_report_has_the_troubles_of_earlier_black_boxes(job):
