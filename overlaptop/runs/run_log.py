@@ -76,6 +76,7 @@ class RunLog:
         ends_ns = (step.start_ns + step.step_ns for step in every)
         newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
         is_trace = snapshot.hub_state is HubState.TRACE
+        until_ns = snapshot.hub_since_ns if snapshot.hub_state is HubState.ENDED else snapshot.at_ns
         times, cost = self.samples.exposed_times(), snapshot.totals.own_cost
         known = times is not None and times.exposed_known
         exposed_ns = self.samples.exposed_ns()
@@ -87,7 +88,7 @@ class RunLog:
             work=self.samples.work(snapshot.job.world_size),
             started_ns=snapshot.job.started_ns,
             from_ns=min((step.start_ns for step in every), default=snapshot.job.started_ns),
-            to_ns=max(snapshot.job.started_ns, max(ends_ns, default=snapshot.at_ns)),
+            to_ns=max(snapshot.job.started_ns, max(ends_ns, default=0), until_ns),
             ended=snapshot.hub_state in (HubState.ENDED, HubState.TRACE),
             steps=len(going) if is_trace else newest + 1,
             step_ns=round(median(lengths_ns)) if lengths_ns else None,

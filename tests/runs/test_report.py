@@ -1,5 +1,6 @@
 """A run's report, from whatever it is read from."""
 
+import dataclasses
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.runs import run_log
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.words import describe
@@ -106,6 +108,16 @@ def test_job_restarted_without_a_step_has_no_negative_length():
     log.take(session.tick())
     run = log.report()
     assert (run.job, run.to_ns) == ("job-2", later_ns)
+
+
+def test_job_lasts_beyond_its_last_step_until_now_or_its_end():
+    session, log = waiting_job(), RunLog()
+    log.take(session.tick())
+    session.clock.pass_s(600)
+    log.take(hung := session.tick())
+    assert log.report().to_ns == hung.at_ns
+    log.take(dataclasses.replace(hung, hub_state=HubState.ENDED, hub_since_ns=hung.at_ns - 5 * S))
+    assert log.report().to_ns == hung.at_ns - 5 * S
 
 
 def test_first_steps_and_disturbed_ones_are_left_out():
