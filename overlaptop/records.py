@@ -515,9 +515,15 @@ class DifferenceRecord(Record, tag="difference"):
     a_spread: Annotated[float | None, says("as in `report`")]
     b: Annotated[float, says("median of the second")]
     b_spread: Annotated[float | None, says("as in `report`")]
-    difference: Annotated[float | None, says("of b from a, as a share of a; null: a is 0, or no blocks")]
-    difference_low: Annotated[float | None, says("the interval's low end; null: a is 0, or too few steps")]
+    difference: Annotated[
+        float | None,
+        says("of b from a: of shares, b - a, or else as a share of a; null: a is 0 ns, or no blocks"),
+    ]
+    difference_low: Annotated[
+        float | None, says("the interval's low end; null: a is 0 ns, or too few steps")
+    ]
     difference_high: Annotated[float | None, says("the interval's high end")]
+    judged: Annotated[bool, says("there are enough steps to tell a difference from noise")]
     differs: Annotated[bool, says("by more than noise, and by 1 % or more, or from 0")]
 
 

@@ -20,8 +20,8 @@ jobs. Runs of unlike work are refused: another number of ranks, other bytes or o
 
 A run is cut into 7, 14 or 28 blocks of consecutive steps. A difference is more than noise where a
 signed-rank test of the blocks' medians says so, with the errors of all figures together below 5 %, and
-where it is 1 % or more. What differs by chance between two starts of one job is in no block:
-compare windows of one run, or several runs, where that matters.
+where it is 1 % or more: of overlap, 1 point. What differs by chance between two starts of one job
+is in no block: compare windows of one run, or several runs, where that matters.
 exit status: 0; 1 where --fail-if holds; 2 for a usage error, unlike work, and a file that cannot be read.
 """
 _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
@@ -58,8 +58,12 @@ def run(options: argparse.Namespace) -> int:
         print_data(plain(page) if options.ascii else page)
     failed = [each for each in found for condition in options.fail_if if _holds(each, *condition)]
     for each in failed:
-        by = "from 0" if each.difference is None else f"by {_percent(each.difference)}"
+        by = "from 0" if each.difference is None else f"by {_change(each.difference, each.unit)}"
         print_message(f"{each.name} differs {by}")
+    not_judged = {each.name for each in found if not each.judged}
+    for name, sign, limit in options.fail_if:
+        if name in not_judged:
+            print_message(f"{name}: too few steps to judge --fail-if {name}{sign}{100 * limit:g}%")
     return 1 if failed else 0
 
 
@@ -87,7 +91,8 @@ def _table(found: list[DifferenceRecord], *, every: bool) -> str:
     for each in shown:
         interval = text.UNKNOWN
         if each.difference_low is not None and each.difference_high is not None:
-            interval = f"{_percent(each.difference_low)} to {_percent(each.difference_high)}"
+            ends = each.difference_low, each.difference_high
+            interval = " to ".join(_change(end, each.unit) for end in ends)
         table.add(
             each.name,
             _value(each.a, each.unit),
@@ -98,17 +103,18 @@ def _table(found: list[DifferenceRecord], *, every: bool) -> str:
             interval,
         )
     lines = [table.render()]
-    if more := len(found) - len(shown):
-        lines.append(
-            f"{text.plural(more, 'other figure')} of operations, groups, buckets and ranks: no difference"
-        )
+    rest = [each.judged for each in found if not (every or each.differs) and " " in each.name]
+    for judged, verdict in ((True, "no difference"), (False, "not judged, too few steps")):
+        if number := rest.count(judged):
+            others = text.plural(number, "other figure")
+            lines.append(f"{others} of operations, groups, buckets and ranks: {verdict}")
     return "\n".join(lines)
 
 
 def _verdict(each: DifferenceRecord) -> str:
     if each.differs:
-        return "from 0" if each.difference is None else _percent(each.difference)
-    return "~" if each.difference_low is not None or not each.a else "too few steps"
+        return "from 0" if each.difference is None else _change(each.difference, each.unit)
+    return "~" if each.judged else "too few steps"
 
 
 def _value(value: float | None, unit: str) -> str:
@@ -117,8 +123,8 @@ def _value(value: float | None, unit: str) -> str:
     return text.percent(value) if unit == "share" else text.duration(value)
 
 
-def _percent(share: float | None) -> str:
-    return text.UNKNOWN if share is None else f"{share * 100:+.1f} %"
+def _change(difference: float, unit: str) -> str:
+    return f"{difference * 100:+.1f} {'points' if unit == 'share' else '%'}"
 
 
 def _holds(each: DifferenceRecord, name: str, sign: str, limit: float) -> bool:

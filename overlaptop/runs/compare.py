@@ -49,11 +49,12 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
     effect = difference(pairs, tests)
     centre = low = high = None
     differs = False
-    if effect is not None and a.median:
+    scale = 1.0 if a.unit == "share" else a.median
+    if effect is not None and scale:
         # No figure is negative, so none falls by more than all of it.
-        centre = max(-1.0, effect.centre / a.median)
+        centre = max(-1.0, effect.centre / scale)
         if effect.bounded:
-            low, high = max(-1.0, effect.low / a.median), effect.high / a.median
+            low, high = max(-1.0, effect.low / scale), effect.high / scale
             differs = effect.differs and abs(centre) >= SAME
     elif effect is not None:
         differs = effect.low > 0  # from 0, any rise is more than SAME
@@ -67,6 +68,7 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
         difference=centre,
         difference_low=low,
         difference_high=high,
+        judged=effect is not None and effect.bounded,
         differs=differs,
     )
 

@@ -102,9 +102,20 @@ def test_figure_that_was_0_differs_once_it_is_more(after, differs):
     assert (found.differs, found.difference, found.difference_low) == (differs, None, None)
 
 
+def test_overlap_differs_in_points():
+    def overlap(share):
+        blocks = [share + (at % 3) / 1000 for at in range(28)]
+        return [Figure("overlap", "share", median(blocks), None, 56, blocks)]
+
+    for before, after in ((0.1, 0.4), (0.0, 0.3)):
+        (found,) = differences(overlap(before), overlap(after))
+        assert (found.differs, found.difference) == (True, pytest.approx(0.3))
+        assert found.difference_low == pytest.approx(0.3, abs=0.01)
+
+
 def test_few_steps_say_nothing():
     found = named(differences(figures(1, steps=6), figures(2, steps=6, longer=2.0)))["step"]
-    assert (found.differs, found.difference_low) == (False, None)
+    assert (found.differs, found.judged, found.difference_low) == (False, False, None)
 
 
 def test_runs_of_unequal_length_are_compared():

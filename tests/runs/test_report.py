@@ -202,6 +202,28 @@ def test_compare_fails_a_figure_that_rose_from_0(saved, tmp_path):
     assert run_here("compare", none, none, "--fail-if", "waiting>3%").returncode == 0
 
 
+def test_compare_says_what_it_cannot_judge(recorded):
+    halves = f"{recorded}@+0s-+15s", f"{recorded}@+15s-+30s"
+    done = run_here("compare", *halves, "--fail-if", "step>3%")
+    said = "overlaptop: step: too few steps to judge --fail-if step>3%\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert "buckets and ranks: not judged, too few steps" in done.stdout
+    assert "no difference" not in done.stdout
+
+
+def test_compare_shows_overlap_in_points(saved, tmp_path):
+    more, run = tmp_path / "more.json", json.loads(saved.read_text())
+    for figure in run["figures"]:
+        if figure["name"] == "overlap":
+            figure["median"] += 0.1
+            figure["blocks"] = [each + 0.1 for each in figure["blocks"]]
+    more.write_text(json.dumps(run))
+    done = run_here("compare", more, saved, "--fail-if", "overlap<-5%")
+    assert (done.returncode, done.stderr) == (1, "overlaptop: overlap differs by -10.0 points\n")
+    assert "-10.0 points to -10.0 points" in done.stdout
+    assert run_here("compare", more, saved, "--fail-if", "overlap<-11%").returncode == 0
+
+
 def test_compare_refuses_unlike_work(recorded, tmp_path):
     path = tmp_path / "wide.mcap"
     played(Clock(), path, 20, ranks=4)
