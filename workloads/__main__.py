@@ -14,7 +14,8 @@ def main() -> None:
     """Print name, path and summary of each workload. A reader that leaves early (`| head`) is no error."""
     argparse.ArgumentParser(
         prog="python -m overlaptop.workloads",
-        description="List the bundled workloads. Start one with `overlaptop demo NAME`, or by its path: "
+        description="List the bundled workloads. `overlaptop demo NAME -- --help` lists one's options. "
+        "Start it with `overlaptop demo NAME`, or by its path: "
         "torchrun --nproc-per-node=2 -m overlaptop.agent PATH",
     ).parse_args()
     here = Path.cwd()

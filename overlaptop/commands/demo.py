@@ -22,7 +22,8 @@ from overlaptop.workloads.options import OptionsError
 DESCRIPTION = """\
 Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there, two
 ranks on one if there is only one; else gloo on two processes. `python -m overlaptop.workloads` lists
-the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
+the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100;
+overlaptop demo ddp -- --help lists its options.
 """
 END_LIMIT_S = 15.0
 """Longest time from the hub's report that every rank has ended to torchrun's exit."""
@@ -45,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
     if workload is None:
         names = ", ".join(each.name for each in catalog.WORKLOADS)
         raise CommandError(f"no workload is called {options.workload!r}; there are: {names}", 2)
-    screen = None if options.json else screen_of(options)
-    if screen is not None:
-        dashboard.require_terminal(screen)
     if {"-h", "--help"} & set(words):
         print_data(workload.parser().format_help())
         return 0
+    screen = None if options.json else screen_of(options)
+    if screen is not None:
+        dashboard.require_terminal(screen)
     try:
         given = workload.check(words)
         placement = place(options.nproc, str(given.get("device", "auto")))

@@ -46,6 +46,12 @@ def test_options_that_the_workload_refuses_start_nothing(traces, monkeypatch, op
     assert traces.alive() == []
 
 
+def test_options_of_a_workload_are_listed_without_a_terminal():
+    done = run_here("demo", "faults", "--", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--by {sleep,compute,gc,loader,cpus,batches}" in done.stdout
+
+
 def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces):
     options = ["--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8"]
     done = overlaptop("demo", "allreduce_matmul", *options)
