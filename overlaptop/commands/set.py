@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 import time
 from contextlib import closing
 
@@ -42,6 +43,8 @@ and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change
 """
 KNOBS_S = 2.0
 """Time limit for knobs of a job that has just begun to list them, or is being changed."""
+LINE_CELLS = 79
+"""Width of what a knob does: below the table, as it takes a line or two."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,16 +147,18 @@ def print_change(session: Session, command: Command) -> None:
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:
     table = Table(
-        ["knob", "value", "script", "allowed", "of", "what it does"],
-        left={"knob", "allowed", "of", "what it does"},
+        ["knob", "value", "script", "allowed", "of"],
+        left={"knob", "allowed", "of"},
     )
     for each in knobs:
         knob = each.knob
         value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
         script = knob.original_text or NOT_KNOWN
-        table.add(knob.name, value, script, allowed_words(knob), knob.owner, knob.about)
+        table.add(knob.name, value, script, allowed_words(knob), knob.owner)
+    uses = [f"{each.knob.name}: {each.knob.about}" for each in knobs if each.knob.about]
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
-    return "\n".join([table.render(), *map(printable, refusals)])
+    lines = [textwrap.fill(printable(line), LINE_CELLS, subsequent_indent="  ") for line in uses]
+    return "\n".join([table.render(), *lines, *map(printable, refusals)])
 
 
 def _record(job: str | None, each: JobKnob) -> KnobRecord:

@@ -169,13 +169,15 @@ def test_present_value_is_sent_where_ranks_may_differ(run_set, then):
 
 
 def test_knobs_are_listed_with_what_is_allowed_and_refused(run_set):
-    done = run_set(
-        ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about="MiB \x1b[2J a bucket"), ACCUMULATION)
-    )
+    about = "MiB \x1b[2J a bucket: large ones use the link better, small ones begin earlier"
+    done = run_set(ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about=about), ACCUMULATION))
     assert done.stdout.splitlines() == [
-        "knob           value  script  allowed         of          what it does",
-        "bucket_cap_mb     25      25  1 to 10000 MiB  DDP         MiB ?[2J a bucket",
-        "accumulation       4       2  1, 2, 4 or 8    the script  micro-batches a step",
+        "knob           value  script  allowed         of",
+        "bucket_cap_mb     25      25  1 to 10000 MiB  DDP",
+        "accumulation       4       2  1, 2, 4 or 8    the script",
+        "bucket_cap_mb: MiB ?[2J a bucket: large ones use the link better, small ones",
+        "  begin earlier",
+        "accumulation: micro-batches a step",
         "accumulation cannot be changed now: rank 0: only between epochs",
     ]
 
