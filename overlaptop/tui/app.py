@@ -409,7 +409,7 @@ class OverlaptopApp(App[int]):
 
     def action_window(self) -> None:
         if self.dashboard.state.past_step is not None:
-            self.notify("a past step has no window of steps; space: live again", timeout=3)
+            self.notify("a past step has no window of steps; space: newest step", timeout=3)
         else:
             self.dashboard.state.next_window()
             self.show()

@@ -48,7 +48,7 @@ async def test_keys_go_through_the_kept_steps_and_back_to_live():
         assert is_of(await shown(app, pilot, "}"), 11)
         assert "step 11, mean of 4 ranks W" not in await shown(app, pilot, "W")
         (told,) = app._notifications
-        assert told.message == "a past step has no window of steps; space: live again"
+        assert told.message == "a past step has no window of steps; space: newest step"
         text = await shown(app, pilot, "down")
         assert "rank 1  step 11 " in text
         assert "● live" not in text

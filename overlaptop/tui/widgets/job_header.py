@@ -133,7 +133,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         if snapshot.recorded:
             words = f" paused at {clock(state.paused_at_ns)} of the recording"
         if state.past_step is not None:  # the line above names it
-            words = " space: live, { }: other steps; all figures are of this step"
+            words = " space: newest step, { }: other steps; all figures are of this step"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
