@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from overlaptop.findings.finding import OPPOSITES, Finding, Key, by_key
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.report.who_is_late import FirstLine, Kind
+from overlaptop.report.who_is_late import NOBODY, NOTHING, FirstLine, Kind
 
 HOLD_NS = 1_000_000_000
 """A finding is shown after it held for this time."""
@@ -29,7 +29,7 @@ FORGOTTEN_NS = 60_000_000_000
 """A shown line that has not come up for this time is removed."""
 HEALTHY_MEASURED = 6
 """Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
-NOBODY = (Kind.HEALTHY, Kind.EXPOSED)
+NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
 """Kinds for "no rank is late"."""
 KEPT_NS = 10_000_000_000
 """After a change the earlier line stays for this time, until there is a new one."""
@@ -159,7 +159,10 @@ class SteadyLine:
         if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
         shown = self._shown
-        if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY):
+        if shown and self._is_past and line is not None and line.kind is Kind.LATE:
+            # The findings that are shown now would contradict these sentences.
+            shown = shown._replace(words=shown.words.removesuffix(f" {NOTHING}").removesuffix(f" {NOBODY}"))
+        if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY_LATE):
             return plain
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
@@ -169,13 +172,13 @@ class SteadyLine:
         if (
             self._is_past
             and self._shown
-            and self._shown.kind not in NOBODY
-            and line.kind in NOBODY
+            and self._shown.kind not in NOBODY_LATE
+            and line.kind in NOBODY_LATE
             and is_thin
         ):
             return False
         # The line alternates between these two if exposed communication is near the limit.
-        key = NOBODY if line.kind in NOBODY else line.key
+        key = NOBODY_LATE if line.kind in NOBODY_LATE else line.key
         if self._other[0] != key:
             self._other = key, snapshot.at_ns
         return snapshot.at_ns - self._other[1] >= self._hold_ns(snapshot, line)
@@ -184,7 +187,7 @@ class SteadyLine:
         shown, hold_ns = self._shown, HOLD_NS
         if line.kind is Kind.SLACK and shown is not None and shown.kind is Kind.LATE:
             return hold_ns  # nobody is to blame
-        if line.kind in NOBODY:
+        if line.kind in NOBODY_LATE:
             hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
         elif line.kind is Kind.UNKNOWN:
             hold_ns = VAGUE_HOLD_NS

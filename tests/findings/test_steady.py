@@ -134,6 +134,12 @@ def test_after_a_change_few_steps_do_not_end_a_problem():
     assert words == ["jitter", "jitter", "jitter", "jitter"]
 
 
+def test_after_a_change_all_is_well_no_longer_stands_beside_a_late_rank():
+    well = HEALTHY._replace(words="78 % is hidden. Nothing to fix.")
+    told = [(1, well), (5, well), (20, LOADS, 90), (20.5, LOADS, 90), (21, LOADS, 90)]
+    assert shown(*told)[1:] == [well.words, "78 % is hidden.", "78 % is hidden.", "late: loads"]
+
+
 def test_answer_not_come_up_for_half_a_minute_gives_way_sooner():
     told = [(2 + second, (JITTER, LATE)[second // 4 % 2]) for second in range(40)]
     assert set(shown((1, HEALTHY), (5, HEALTHY), *told)[2:30]) == {"healthy"}
