@@ -1,6 +1,6 @@
 """All ranks wait for a CPU: of theirs are too few, or others use them. One rank alone: `busy_cpu`."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
@@ -40,17 +40,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _fewest_cpus(evidence: Evidence) -> str:
     """Return such as ``2 ranks may use 2 CPUs``: of the ranks with the fewest; empty if it is not known."""
-    ranks: Counter[tuple[str, str]] = Counter()
-    cpus = {}
+    cpus = defaultdict(list)  # by CPU set: its size, once for each rank
     for view in evidence.ranks.values():
         if view.info is not None and view.numa is not None and view.numa.cpu_set:
-            key = view.info.host, view.numa.cpu_set
-            ranks[key] += 1
-            cpus[key] = sum(share.amount for share in view.numa.cpu_nodes)
-    if not cpus:
-        return ""
-    key = min(cpus, key=lambda each: cpus[each] / ranks[each])
-    return f"{text.plural(ranks[key], 'rank')} may use {text.plural(cpus[key], 'CPU')}"
+            amount = sum(share.amount for share in view.numa.cpu_nodes)
+            cpus[view.info.host, view.numa.cpu_set].append(amount)
+    fewest = min(cpus.values(), key=lambda each: each[0] / len(each), default=None)
+    return f"{text.plural(len(fewest), 'rank')} may use {text.plural(fewest[0], 'CPU')}" if fewest else ""
 
 
 def _container_limit(evidence: Evidence) -> str:
