@@ -34,6 +34,7 @@ Job = Annotated[str, says("the job's key")]
 Rank = Annotated[int, says("the rank")]
 Host = Annotated[str | None, says("the host, as `--host` names it; null: this machine")]
 UnixNs = Annotated[int, says("ns, Unix time")]
+UntilStep = Annotated[int | None, says("in `report`: the last step for which it held; null: it still does")]
 
 # A job's stream
 
@@ -215,9 +216,7 @@ class FindingRecord(Record, tag="finding"):
     certainty: Annotated[Literal["measured", "likely", "possible"], says("how sure it is")]
     advice: Annotated[str, says("what to type or change")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
-    until_step: Annotated[
-        int | None, says("in `report`: the last step for which it held; null: it held to the end")
-    ] = None
+    until_step: UntilStep = None
 
 
 class TroubleRecord(Record, tag="trouble"):
@@ -443,9 +442,7 @@ class LateRank(msgspec.Struct):
     for_ns: Annotated[int, says("ns for which it was late")]
     cause: Annotated[str | None, says("why, in words; null: not known")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
-    until_step: Annotated[
-        int | None, says("in `report`: the last step for which it held; null: it held to the end")
-    ] = None
+    until_step: UntilStep = None
 
 
 class Figure(msgspec.Struct):
