@@ -76,7 +76,7 @@ async def test_longest_time_of_trials_is_said_before_and_during():
         for _ in range(100):
             app.read()
         text = await shown(app, pilot)
-        assert re.search(r"of 2,000 steps at most, 2[45] m \d\d s left", text)
+        assert re.search(r"of 2,000 steps, 2[45] m \d\d s left at most", text)
         assert "verdict" in text
 
 

@@ -102,11 +102,9 @@ class JobsScreen(PageScreen):
 def _failed_lately(now_ns: int) -> str:
     """Return how the last job here failed; empty: it did not, or longer than FAILED_NS ago."""
     last = last_end.read()
-    if last is None or now_ns - last.ended_ns > FAILED_NS:
+    if last is None or now_ns - last.ended_ns > FAILED_NS or last.stopped:
         return ""
-    if last.stopped or not any(end.failed for end in last.ends):
-        return ""
-    return of_last(last, now_ns)
+    return of_last(last, now_ns) if any(end.failed for end in last.ends) else ""
 
 
 def _job_items(job: JobRecord, now_ns: int) -> list[Item]:

@@ -82,10 +82,9 @@ def _status(running: RunningTrials, state: TrialsState, width: int) -> list[Styl
     style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
     glyph = "✗" if state.failed else "■" if state.over else "◆"
     spent = plural(state.spent_steps, "step")
-    if state.budget_steps is not None and not state.over:
-        spent = f"{count(state.spent_steps)} of {plural(state.budget_steps, 'step')} at most"
-        if state.left_ns is not None:
-            spent += f", {duration(state.left_ns)} left"
+    if state.budget_steps is not None and state.left_ns is not None and not state.over:
+        whole, left = plural(state.budget_steps, "step"), duration(state.left_ns)
+        spent = f"{count(state.spent_steps)} of {whole}, {left} left at most"
     title = Item((Segment(f" {glyph} ", style), bold(running.title)))
     lines = [fit([title, Item((dim(spent),), 1)], [], width)]
     doing = state.why if state.over else state.doing
@@ -157,12 +156,10 @@ class TrialsScreen(PageScreen):
             dashboard.on_change()
             return
         usual = usual_values(selected.knob, dashboard.latest)
-        takes = f", up to {duration(longest)} a value" if (longest := longest_ns(dashboard.latest)) else ""
-        hint = (
-            f"enter: start{takes}   esc: not now"
-            if usual
-            else "no other value is known to do anything else"
-        )
+        hint = "no other value is known to do anything else"
+        if usual:
+            longest = longest_ns(dashboard.latest)
+            hint = f"enter: start{f', up to {duration(longest)} a value' if longest else ''}   esc: not now"
         take = partial(dashboard.answer, dashboard.try_values)
         await self.ask_line(f"try {selected.knob.name} ", usual, hint, take)
 
