@@ -264,3 +264,16 @@ def test_hub_leaves_what_report_prints(hubs, make_rank):
     assert run_here("report", "job-1").stdout == done.stdout
     missing = run_here("report", "job-2")
     assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+
+
+def test_report_of_a_running_job_has_what_its_black_boxes_have(hubs, make_rank, job):
+    record = hubs.start()
+    of_hub = replace(welcome(job=record.job), started_ns=record.started_ns)
+    job.box = HubBlackBox(of_hub, job.history, commands=list, status=lambda: job.status)
+    job.steps(20)
+    job.pass_s(10)
+    job.say(*(RankStalled(rank, hung=True) for rank in (0, 1)))
+    job.pass_s(SETTLE_S)
+    rank = make_rank(0).greet()
+    rank.send(*(step(0, number, start_ns=time.time_ns()) for number in range(4)))
+    assert "no step" in [each.kind for each in report_of(record.job).troubles]
