@@ -12,7 +12,8 @@ from tests.tui.waits import STEPS, say_step, waiting_job
 
 from .running import records, run_here
 
-FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice", "line"]
+FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice", "line",
+          "until_step"]  # fmt: skip
 
 
 def findings_of(lines):
