@@ -49,7 +49,7 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
     _leave_at_signals()
     seen = JobSeen()
     try:
-        status = tui.run(session, replace(screen, look=seen.look), ENDING_SIGNALS)
+        status = tui.run(session, replace(screen, on_snapshot=seen.look), ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
         if screen.recorder.size_bytes is not None:

@@ -79,7 +79,7 @@ class Dashboard:
     def update(self) -> None:
         """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
         state, knobs = self.state, self.knobs
-        self.options.look(self.latest)
+        self.options.on_snapshot(self.latest)
         state.recorded_bytes = self.options.recorder.size_bytes
         if state.paused_at_ns is not None:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)

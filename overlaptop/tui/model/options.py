@@ -30,5 +30,5 @@ class TuiOptions:
     """The session's tap."""
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""
-    look: Callable[[Snapshot], object] = lambda _snapshot: None
+    on_snapshot: Callable[[Snapshot], object] = lambda _snapshot: None
     """Called with the newest Snapshot at each drawing, also while the screen is paused."""
