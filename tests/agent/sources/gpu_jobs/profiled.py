@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from overlaptop.timeline import overlap, spans
+from overlaptop.timeline import overlap, ratios, spans
 from overlaptop.timeline.lanes import Lane, LaneRules
 
 NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
@@ -59,7 +59,7 @@ def told(windows: list[tuple[list, float, float]]) -> dict:
     """All windows together."""
     parts = [part for each, _, _ in windows for part in each]
     return {
-        "overlap": median(part.overlap for part in parts),
+        "overlap": median(ratios.overlap(part.hidden_ns, part.comm_ns) or 0.0 for part in parts),
         "shares": {name: median(getattr(part, name) / part.step_ns for part in parts) for name in NAMES},
         "step_ms": median(part.step_ns for part in parts) / 1e6,
         "collectives": median(collectives for _, collectives, _ in windows),
