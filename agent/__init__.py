@@ -4,8 +4,6 @@
 from inside a script or notebook. Importing this module imports neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]
 START_BARRIER = FaultBarrier(lambda _level, _text: None)
 """Guards the agent's start, before the agent has a barrier and a dashboard of its own."""
 
-_agent: Agent | None = None
+_agent: "Agent | None" = None
 
 
 def attach(
@@ -75,7 +73,7 @@ def attach(
     START_BARRIER.guarded("its start", start)()
 
 
-def make(options: AgentOptions, script: str) -> Agent:
+def make(options: AgentOptions, script: str) -> "Agent":
     """Make this process's agent, or return the existing one. Call it inside START_BARRIER."""
     from overlaptop.agent.agent import Agent
     from overlaptop.jobs.trusted_folders import temporary_folder

@@ -1,7 +1,5 @@
 """The agent of one rank: hooks on the job's threads, and one thread of its own that measures and sends."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """The rank's clock: Unix time in ns that never steps backwards."""
 
-from __future__ import annotations
-
 import time
 
 # Ranks of one node share the monotonic clock, so one offset gives Unix time. It is read once: an adjusted

@@ -3,8 +3,6 @@
 The store has no authentication, so it gets the address only. The hubs' own key keeps others out.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

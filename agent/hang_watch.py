@@ -1,7 +1,5 @@
 """Detects that this rank is stuck, and where. Runs in the training process, on the agent's thread."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """Chooses the source that measures steps, installs the hooks it needs, and forwards their calls."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,11 +54,11 @@ class Measuring:
             self.backend = choice.backend_name()
         self.source.boundary(step)
 
-    def edge(self, edge: Edge) -> None:
+    def edge(self, edge: "Edge") -> None:
         if self.source is not None and self._barrier.active:
             self.source.edge(edge)
 
-    def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
+    def _choose_source(self, optimizer: Any, instead_of: "Source | None") -> "Source":
         from overlaptop.agent.sources import choice
         from overlaptop.agent.sources.hooked_source import HookedSource
         from overlaptop.agent.sources.kernels import KernelsSource
@@ -118,7 +116,7 @@ class Measuring:
             if burst:
                 self.source.schedule.ask()
 
-    def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
+    def last_calls(self) -> "Mapping[str, tuple[IssuedCall, ...]]":
         """Return the last collectives issued in each group, oldest first. On the agent's thread.
 
         Call it rarely: without hooks it reads torch's flight recorder.

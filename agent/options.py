@@ -1,7 +1,5 @@
 """The agent's options, from its command line or `attach`."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass, fields
 

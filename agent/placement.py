@@ -5,8 +5,6 @@ system's variables apply to every process in its shell. Once a process group exi
 count.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

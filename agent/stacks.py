@@ -3,8 +3,6 @@
 It reads a frame's file, line and function name, never a variable.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The command line: runs the command, and turns failures into one line and a status."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -4,8 +4,6 @@ A check changes nothing, starts nothing and needs no root. torch is imported las
 end the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
@@ -379,7 +377,7 @@ def check_torch(machine: Machine) -> Iterator[CheckRecord]:
         yield _cupti(machine)
 
 
-def _nccl(torch: ModuleType) -> CheckRecord:
+def _nccl(torch: "ModuleType") -> CheckRecord:
     if not torch.distributed.is_available():
         return fault("nccl", "this torch has no torch.distributed", "install another build of it")
     if not torch.version.cuda:

@@ -1,7 +1,5 @@
 """Quantities as text. Only this module formats nanoseconds; None is always a dash."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Iterable
@@ -179,7 +177,7 @@ class Unit:
     decimals: int
 
     @classmethod
-    def for_scale(cls, longest_ns: int) -> Unit:
+    def for_scale(cls, longest_ns: int) -> "Unit":
         """Return the unit that writes times up to ``longest_ns`` in six characters or fewer."""
         for below_ns, name, size_ns, decimals in (
             (10_000, "µs", 1_000, 3),

@@ -1,7 +1,5 @@
 """A real hub in a process of its own, ranks that speak to it as the agent does, and viewers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -58,7 +56,7 @@ class Rank:
         self.commands: list[Command] = []
         """Those that came, in order."""
 
-    def greet(self) -> Rank:
+    def greet(self) -> "Rank":
         self.send(self.info)
         return self
 

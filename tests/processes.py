@@ -1,7 +1,5 @@
 """Waiting for processes, and finding those that a test has left behind."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

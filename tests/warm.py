@@ -8,8 +8,6 @@ functions have been called, the interpreter is not taken apart, which would take
 Tests about one of these start a process of their own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """``python -m overlaptop.workloads``: list the bundled workloads."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

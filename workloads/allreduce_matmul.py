@@ -12,8 +12,6 @@ overlap is 0. ``host-staged`` has copies both ways and no NCCL kernel. The agent
 communication with ``--lane comm=Memcpy``.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The bundled workloads, to list or start them. Imports none of them, and no torch."""
 
-from __future__ import annotations
-
 from overlaptop.workloads.entries.faults import CAN_BE_LATE, FAULTS
 from overlaptop.workloads.entries.workload import Workload as Workload
 

@@ -12,8 +12,6 @@ multiply another (Wang and others, "Overlap Communication with Dependent Computa
 ASPLOS 2023).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import TypeAlias
 

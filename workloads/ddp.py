@@ -14,8 +14,6 @@ On the screen, communication lies below backward. With ``after-backward`` it fol
 is longer by what was hidden. ``per-parameter`` has many short collectives with less bandwidth each.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

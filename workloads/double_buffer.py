@@ -13,8 +13,6 @@ On the screen, the all-reduce lies below the next step's forward and backward, a
 With ``slow-loader`` both lanes are empty while a batch is loaded. On a CPU such gaps are drawn as compute.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -14,8 +14,6 @@ On the screen, ``sync`` exposes four all-to-alls a layer. With ``overlapped`` th
 lie above them. The short all-to-alls carry counts. The CPU waits for each, which leaves gaps on a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

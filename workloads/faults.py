@@ -11,8 +11,6 @@ forward or before it, with ``cpus`` all its CPU work takes longer. With ``batche
 from step to step, and nobody is to blame. On a CPU gaps are drawn as compute.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

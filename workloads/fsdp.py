@@ -16,8 +16,6 @@ On the screen, gathers move away from the block that needs them as the depth gro
 With ``--no-reshard-after-forward`` there are no gathers below backward.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 from collections import deque

@@ -15,8 +15,6 @@ On the screen, ``ring`` has sends and receives below the products, ``symmetric-m
 and ``transformer-engine`` userbuffers kernels.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ The same seed and sizes give the same weights and batches in all jobs. So a job 
 another way must reach the same losses.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator

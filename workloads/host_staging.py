@@ -4,8 +4,6 @@ NCCL's shared-memory transport moves the same bytes. A GPU writes the parts that
 memory mapped by all ranks. It adds up its own part of all ranks' tensors and writes the sum for the others.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch

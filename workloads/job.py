@@ -1,7 +1,5 @@
 """The common part of the bundled jobs: options, devices, the process group, step counts and output."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -3,8 +3,6 @@
 The same parser checks a command line before a job starts and in each of its ranks.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import shlex

@@ -20,8 +20,6 @@ On the screen, the last rank is idle at a step's beginning and the first one in 
 ``--microbatches``. The end of gloo's sends is not seen, so on a CPU steps have no lanes.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ sockets. Transfers run at the speed of sockets, and the ranks' kernels take turn
 MPS they run at the same time. The machine's owner decides whether MPS runs, so nothing here starts it.
 """
 
-from __future__ import annotations
-
 import os
 
 from overlaptop.agent.sources.events import under_mps

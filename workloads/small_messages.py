@@ -11,8 +11,6 @@ product which have arrived. The numbers are the same in all of them.
 On the screen, compare the number of collectives in a step and their summed time.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -14,8 +14,6 @@ On the screen, userbuffers kernels lie below the products; with ``--no-overlap``
 them. The events source shows phases only: with one connection its events would destroy the overlap.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

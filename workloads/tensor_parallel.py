@@ -22,8 +22,6 @@ peer-to-peer copies below the products. With ``--decode`` the GPU waits for laun
 twice as many.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -88,7 +86,7 @@ class Down(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: Half) -> Tensor:
+    def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: "Half") -> Tensor:
         own, half.summing = way.multiply_scatter(full, weight)
         ctx.save_for_backward(full, weight)
         ctx.way, ctx.gathering = way, half.gathering_gradient
@@ -107,7 +105,7 @@ class Add(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, made: Tensor, half: Half) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, made: Tensor, half: "Half") -> Tensor:
         ctx.way, ctx.gathering = half.way, half.gathering_gradient
         return tokens + made
 

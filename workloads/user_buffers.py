@@ -3,8 +3,6 @@
 The setup follows TransformerEngine's own example (examples/pytorch/comm_gemm_overlap in its sources).
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from types import ModuleType
@@ -46,7 +44,7 @@ def torch_layers() -> ModuleType:
 
 
 def allocate(
-    te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False, sms: int = SMS
+    te: Any, tokens: "Tensor", rows: int, group: "Group", *, fp8: bool = False, sms: int = SMS
 ) -> None:
     """Make the buffers for a group with `rows` rows of tokens like these, (..., width), until `free`."""
     os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # read by the next call

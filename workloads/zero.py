@@ -16,8 +16,6 @@ On the screen, reduce-scatters lie below backward and all-gathers below forward.
 them lie between backward and forward, exposed.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

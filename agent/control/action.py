@@ -1,7 +1,5 @@
 """Actions: a command's work on this rank at the agreed step."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -105,7 +103,7 @@ class SettingAction(Action):
     outcome = Outcome("")
 
     @abstractmethod
-    def undoing(self) -> SettingAction:
+    def undoing(self) -> "SettingAction":
         """Return the action that restores the previous setting exactly, once this one has acted."""
 
     def finish(self) -> Outcome:

@@ -5,8 +5,6 @@ recorded step. Ranks begin to record at different times and then wait for each o
 two unnamed steps first. The requested steps follow.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

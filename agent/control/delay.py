@@ -3,8 +3,6 @@
 The other ranks only agree on the steps, so that all ranks mark them. The job's work does not change.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from time import perf_counter_ns, sleep
 from typing import Any, ClassVar

@@ -6,8 +6,6 @@ acts (`LocalExecution.on_boundary`) and does nothing else: without an armed comm
 at each boundary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import deque
@@ -55,7 +53,7 @@ MAX_KNOWN = 64
 class LocalExecution:
     """One command on this rank, from arrival to its last report."""
 
-    def __init__(self, executor: CommandExecutor, command: Command, action: Action) -> None:
+    def __init__(self, executor: "CommandExecutor", command: Command, action: Action) -> None:
         self.command = command
         self.writes = False
         """True once only its own thread has work left."""

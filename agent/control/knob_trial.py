@@ -4,8 +4,6 @@ All ranks know both steps from the agreement on. So all restore the value at the
 dashboard or the hub is gone or the agent no longer measures.
 """
 
-from __future__ import annotations
-
 from overlaptop.agent.control.action import TRIAL, TRIAL_SWITCH, Action, Outcome, SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job

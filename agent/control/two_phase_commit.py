@@ -16,8 +16,6 @@ A store's calls may block while its server does not answer. So they run on a sep
 connection (`store.clone()`), where they delay nothing.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable
@@ -90,7 +88,7 @@ class TwoPhaseCommit:
 
     def __init__(
         self,
-        store: Store | None,
+        store: "Store | None",
         rank: int,
         world_size: int,
         pace: Callable[[], StepProgress],
@@ -100,7 +98,7 @@ class TwoPhaseCommit:
         timeout_s: float = ANSWER_TIMEOUT_S,
         period_s: float = PERIOD_S,
         notice_s: float = NOTICE_S,
-        reconnect: Callable[[], Store] | None = None,
+        reconnect: "Callable[[], Store] | None" = None,
         resolve_limit_s: float = 0.0,
     ) -> None:
         """``store``: used by this commit alone; None if there are no other ranks. No call waits for a key
@@ -199,7 +197,7 @@ class TwoPhaseCommit:
                 self._store.delete_key(key)
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> "Store":
         assert self._shared_store is not None, "asked only where there are others"
         return self._shared_store
 
@@ -357,7 +355,7 @@ def join_commit(
     )  # fmt: skip
 
 
-def job_store(key: str) -> Store:
+def job_store(key: str) -> "Store":
     """Return the job's store for this commit, on a new connection. Raises RuntimeError."""
     import torch.distributed as dist
 

@@ -5,8 +5,6 @@ annotation that began there would overlap torch's. Trace viewers and the profile
 that, so the work waits for the annotation's end.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

@@ -5,8 +5,6 @@ pipelines and ZeRO all pass a Python kernel at the key BackendSelect. Patching t
 would miss most of them. The Autograd key would miss inference mode.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -123,7 +121,7 @@ class CollectiveHooks:
 
         return transparent(kernel)
 
-    def _before(self, describe: _Describe, args: tuple[Any, ...]) -> Any:
+    def _before(self, describe: "_Describe", args: tuple[Any, ...]) -> Any:
         if describe.point_to_point:
             describe.count(args)
         source = self._source()

@@ -1,7 +1,5 @@
 """The last collectives that this rank issued in each group: one of them may hang."""
 
-from __future__ import annotations
-
 from collections import deque
 from time import time_ns
 

@@ -1,7 +1,5 @@
 """Reads torch's process groups: ranks, collectives begun, timeouts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any

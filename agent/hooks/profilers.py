@@ -1,7 +1,5 @@
 """Watches torch.profiler, a temporary user of CUPTI. For permanent ones see sources/cupti/holders.py."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

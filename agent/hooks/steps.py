@@ -8,8 +8,6 @@ backward pass: all ranks make equally many. A DataLoader's batches are no such s
 have a different number on each rank, and steps are compared by number.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """Measures how the training thread spent a step, from counters of the interpreter and the kernel."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Brackets waits for communication in Python code: on works, futures, events, DDP buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -13,8 +13,6 @@ If the job is the first process of its container, or a subreaper, it adopts init
 its child, like every orphan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """Keeps the agent's faults from the job: the first one is logged, then the agent disables itself."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

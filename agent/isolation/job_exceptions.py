@@ -5,8 +5,6 @@ handler's exception belongs to the script. It may be of any class (often Timeout
 So each ``except`` on the job's threads that could swallow one calls `raised_by_job`.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from types import CodeType

@@ -6,8 +6,6 @@ function's code object makes Dynamo run it as it is. Setting it imports nothing 
 that compiles nothing.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

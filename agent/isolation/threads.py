@@ -8,8 +8,6 @@ Code on them must not call ``threading.current_thread()``, which would list them
 they log through `fault_barrier.warn`.
 """
 
-from __future__ import annotations
-
 import _signal  # type: ignore[import-not-found]  # signal's own wrappers are Python, and can be interrupted
 import _thread
 import signal

@@ -7,8 +7,6 @@ script looks one batch ahead. As in a job's first two steps, the new reducer lea
 in one step and makes the buckets of the requested size in the next. Rank 0 sends the others its assignment.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from operator import attrgetter
@@ -112,7 +110,7 @@ class RebucketAction(SettingAction):
             return False
         return True
 
-    def undoing(self) -> RebucketAction:
+    def undoing(self) -> "RebucketAction":
         back = RebucketAction(self._before, self._models)
         back._known, back._remakes = self._known, self._swapped
         return back

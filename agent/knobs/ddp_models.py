@@ -4,8 +4,6 @@ Models are noted when the script makes them, so nothing has to search for them. 
 not record are noted, too: which models were compiled, and which reduce by a hook in C++.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ class BucketCaps:
     """torch's own record of the sizes since 2.13; None before."""
 
     @classmethod
-    def of(cls, model: Any) -> BucketCaps:
+    def of(cls, model: Any) -> "BucketCaps":
         """Read a model's present sizes; attributes that this torch lacks get defaults."""
         return cls(
             getattr(model, "bucket_bytes_cap", 0),

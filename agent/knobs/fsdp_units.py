@@ -4,8 +4,6 @@ A unit is the set of parameters that one call of fully_shard() shards and gather
 state for each unit. It holds, for each pass, the list of the units whose weights it prefetches.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable

@@ -6,8 +6,6 @@ on all ranks, so that all keep the same order of gathers. Depth 0 means empty li
 script's own lists are recognized and can be restored.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -204,7 +202,7 @@ class PrefetchAction(SettingAction):
         self._learns = True
         return True
 
-    def undoing(self) -> PrefetchAction:
+    def undoing(self) -> "PrefetchAction":
         return PrefetchAction(self._pass, None, back_to=self._before)
 
     def abandon(self) -> None:

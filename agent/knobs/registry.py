@@ -4,8 +4,6 @@ Each kind of knob has a provider: DDP's buckets, FSDP2's prefetch, the script's 
 knobs and makes the actions that change them. Nothing else here depends on the kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -77,7 +75,7 @@ class Knobs:
         """Check the values at the next round, as a command changed one. On any thread."""
         self._look_at_s = 0.0
 
-    def serve(self, sender: Sender, rank: int) -> None:
+    def serve(self, sender: "Sender", rank: int) -> None:
         """Send changed knobs to the hub. Called in each round of the agent's thread."""
         now_s = monotonic()
         if sender.connections == 0 or now_s < self._look_at_s:

@@ -7,8 +7,6 @@
 Without the agent, and until another value is set, a knob has its default.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Sequence
@@ -172,7 +170,7 @@ class ScriptKnobs:
         world = distributed.group.WORLD
         return why_uncounted(world) if world.size() > 1 else ""
 
-    def action(self, knob: str, value: int | None) -> ScriptKnobAction:
+    def action(self, knob: str, value: int | None) -> "ScriptKnobAction":
         turned = self._declared[knob]
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
@@ -214,7 +212,7 @@ class ScriptKnobAction(SettingAction):
         self._knob._value = self._value  # noqa: SLF001 - only here
         return False
 
-    def undoing(self) -> ScriptKnobAction:
+    def undoing(self) -> "ScriptKnobAction":
         assert self._before is not None, "asked once it has acted"
         return ScriptKnobAction(self._knobs, self._knob, self._before)
 

@@ -1,7 +1,5 @@
 """Turns a measured step into messages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields

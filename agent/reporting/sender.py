@@ -5,8 +5,6 @@ out of descriptors. Everything here runs on the agent's thread. Messages that do
 counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

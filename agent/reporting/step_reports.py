@@ -1,7 +1,5 @@
 """Sends the finished steps of one rank: totals of all, details of some while a dashboard watches."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -34,10 +32,10 @@ class StepReports:
 
     def send(
         self,
-        source: Source,
+        source: "Source",
         sender: Sender,
         marks: StepMarks,
-        thread: TrainingThread | None,
+        thread: "TrainingThread | None",
         skipped: int | None,
     ) -> None:
         """Send the steps that the source has finished, except step ``skipped``. ``thread``: tells how the

@@ -1,7 +1,5 @@
 """Describes why the script failed."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Calls back when a module has been imported, without importing it itself."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import sys
 import threading

@@ -5,8 +5,6 @@ before, and the script must not get that one. The agent keeps its modules. Its i
 start are its own modules, or modules that torch imports, too.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 

@@ -4,8 +4,6 @@ The agent waits for the script's own ``import torch``: a script may first set en
 torch and numpy read on import.
 """
 
-from __future__ import annotations
-
 import builtins
 import importlib.machinery
 import importlib.util
@@ -63,7 +61,7 @@ def main() -> None:
         raise
 
 
-def _make_agent(command: options.CommandLine) -> Agent:
+def _make_agent(command: options.CommandLine) -> "Agent":
     allowed = command.options.control or is_bundled(command.target, module=command.module)
     agent = overlaptop.agent.make(replace(command.options, control=allowed), command.target)
     when_imported("torch", agent.start)

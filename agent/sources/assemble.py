@@ -4,8 +4,6 @@ Neither CUDA events nor the host's clock see idle time between two kernels. So c
 known waits, an upper bound, and the dashboard says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -61,7 +59,7 @@ class RecordedStep(Generic[Timestamp]):
     def complete(self) -> bool:
         return self.end is not None and all(each.end is not None for each in self.collectives)
 
-    def converted(self, to: Callable[[Timestamp], Other]) -> RecordedStep[Other]:
+    def converted(self, to: Callable[[Timestamp], Other]) -> "RecordedStep[Other]":
         assert self.end is not None
         return RecordedStep(
             self.step,

@@ -1,7 +1,5 @@
 """The protocol of all sources of spans, and the parts of a measured step."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field

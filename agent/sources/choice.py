@@ -1,7 +1,5 @@
 """Chooses a rank's source: kernels if CUPTI is free, events on other GPUs, else the host's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

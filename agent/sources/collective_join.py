@@ -6,8 +6,6 @@ are joined one by one. A launch of several operations may run any number of kern
 such launch, it gets the surplus kernels. Anything else stays unmatched.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ device has passed them: nothing here ever waits for the device.
   to its own start, and the starts are chained.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections import deque

@@ -4,8 +4,6 @@ ProcessGroupNCCL keeps it in C++ for its own diagnosis. A dump is a pickle of pl
 that knows no classes reads it, so it cannot run code.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

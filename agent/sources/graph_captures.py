@@ -3,8 +3,6 @@
 During a capture no thread may query a CUDA event: the capture would fail.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

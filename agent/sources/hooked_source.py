@@ -1,7 +1,5 @@
 """The common part of the sources `events` and `host`: hooks record each collective and each wait."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ which needs the GIL, or earlier by the training thread, at a boundary, an edge o
 is the step minus the time the training thread was blocked waiting for communication.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Generator
 from typing import Any

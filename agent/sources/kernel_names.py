@@ -1,7 +1,5 @@
 """Derives lane and NCCL collective from a kernel's name. Each name is examined once."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ that ran between two marks ran in that step. CUPTI numbers launches in order, so
 marks was issued there: collectives are found by this (collective_join.py).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ While tracing is on, CUPTI now and then has a job thread request an empty buffer
 the agent's thread, in `take`.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable

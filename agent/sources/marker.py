@@ -1,7 +1,5 @@
 """Marks on a CUDA stream: memsets of a few bytes, recorded with the value that they write."""
 
-from __future__ import annotations
-
 import ctypes
 from time import time_ns
 

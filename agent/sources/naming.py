@@ -8,8 +8,6 @@ other collectives. One case goes unseen: a rarer step with the same kernels but 
 looked up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

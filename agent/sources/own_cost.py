@@ -3,8 +3,6 @@
 Drift of the job cancels. Noise makes the estimate too low as often as too high, and sometimes negative.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections import deque

@@ -6,8 +6,6 @@ multiple of its length. The trickle measures the first step of each cycle. Each 
 next shorter one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

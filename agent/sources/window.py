@@ -1,7 +1,5 @@
 """A window: consecutive steps that are traced, each read once its records are complete."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable

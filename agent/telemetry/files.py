@@ -1,7 +1,5 @@
 """Reads small files of /sys and /proc, and the lists of numbers in them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """GPM, the GPU's performance monitor (Hopper and newer): its activity between two samples."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from typing import Any

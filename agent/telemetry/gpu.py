@@ -3,8 +3,6 @@
 A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`. The others are unaffected.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

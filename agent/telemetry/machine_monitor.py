@@ -1,7 +1,5 @@
 """Reads one rank's telemetry: NVML for its GPU, the kernel for everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The traffic and the errors of a network adapter, by the kernel's counters in /sys."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence

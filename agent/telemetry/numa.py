@@ -1,7 +1,5 @@
 """Watches the CPUs that a rank may use and uses, whether they are near its GPU, and how to change them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """NVML, opened on first use: the GPUs that it shows, and calls that say why they fail."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -99,7 +97,7 @@ class NvmlError(Exception):
         self.means_none = name in ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
         """Whether the GPU lacks the part (a link, a counter)."""
 
-    def again(self) -> NvmlError:
+    def again(self) -> "NvmlError":
         """Return a copy: an exception that is raised twice keeps the frames of both."""
         return NvmlError(str(self), self._name)
 
@@ -124,7 +122,7 @@ class Nvml:
         self._handles: dict[str, Any] = {}
 
     @classmethod
-    def open(cls) -> Nvml:
+    def open(cls) -> "Nvml":
         """Load and initialise the driver's library; raises NvmlError with the reason if that fails."""
         library = sys.modules.get("pynvml")
         if library is None:

@@ -6,8 +6,6 @@ packet is a write, and 276/256 towards the GPU, where it answers a read. That is
 specification. So the rates here subtract it, as if all packets were full; small packets carry less payload.
 """
 
-from __future__ import annotations
-
 PAYLOAD_BYTES = 256
 """Payload of a full packet in servers. Some desktops have 128, with 4 % more headers."""
 

@@ -4,8 +4,6 @@ Affinity and memory policy belong to threads. The process's are those of its mai
 shows to any reading thread. The job's other threads begin with a copy of them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

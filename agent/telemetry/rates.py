@@ -1,7 +1,5 @@
 """Samples a GPU and its links twice a second, by the best method the GPU and driver offer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Some NVML calls block for milliseconds. On the agent's thread they would delay m
 telemetry and nothing else.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -89,7 +87,7 @@ class Telemetry:
                 raise
             self._end(fault)
 
-    def serve(self, queue: MessageQueue, place: RankPlacement) -> None:
+    def serve(self, queue: MessageQueue, place: "RankPlacement") -> None:
         """Start the thread if needed, and send its messages. In each round of the agent's thread."""
         if self._over or self._followed is None:
             return
@@ -134,7 +132,7 @@ class Telemetry:
         warn(text[:400])
         self._notice("warning", text[:400])
 
-    def _run(self, place: RankPlacement) -> None:
+    def _run(self, place: "RankPlacement") -> None:
         try:
             while not self._ending.is_set():
                 followed = self._followed

@@ -3,8 +3,6 @@
 Read from /sys, which most containers show in full. A missing value is unknown, with the reason.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -51,7 +49,7 @@ class Topology:
     """The path leads from the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""
 
     @classmethod
-    def read(cls, root: Path = Path("/")) -> Topology:
+    def read(cls, root: Path = Path("/")) -> "Topology":
         """Read the machine below `root`. Never raises: missing values are in `unknown`."""
         unknown: list[Unknown] = []
         nodes: list[NumaNode] = []
@@ -108,7 +106,7 @@ class Topology:
         """The node with CPUs, if there is exactly one."""
         return _only(self.cpus_by_node)
 
-    def with_gpu_memory(self, marked: Collection[int | None]) -> Topology:
+    def with_gpu_memory(self, marked: Collection[int | None]) -> "Topology":
         """Return the topology with these nodes also marked as GPU memory."""
         return replace(
             self,

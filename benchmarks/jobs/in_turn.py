@@ -8,8 +8,6 @@ first such mark on, optimizers mark none. Behind each rank 0 prints "run over", 
 then begins, by the agent's count, and why it did not run where its workload refuses that on this machine.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import shlex

@@ -6,8 +6,6 @@ A step is as many micro-batches as fill it. More ranks than GPUs share them: NCC
 is slow; give them few parameters.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

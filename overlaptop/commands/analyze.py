@@ -1,7 +1,5 @@
 """``overlaptop analyze``: torch.profiler traces as records, as a table or in the dashboard."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
@@ -156,7 +154,7 @@ def _print_records(job: TracedJob, number: int) -> None:
     print_data("\n".join(map(as_json, records)))
 
 
-def _found(job: TracedJob) -> tuple[Finding, ...]:
+def _found(job: TracedJob) -> "tuple[Finding, ...]":
     from overlaptop.commands.findings import found_in
 
     if not job.waits:
@@ -167,7 +165,7 @@ def _found(job: TracedJob) -> tuple[Finding, ...]:
         return ()
 
 
-def session_of(job: TracedJob) -> FinishedSession:
+def session_of(job: TracedJob) -> "FinishedSession":
     """Return the job as a session for a dashboard or a table."""
     from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
     from overlaptop.wire.messages import Notice, Welcome

@@ -1,7 +1,5 @@
 """Options shared by several commands."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re
@@ -57,7 +55,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
     )
 
 
-def hosts_of(options: argparse.Namespace) -> Hosts | None:
+def hosts_of(options: argparse.Namespace) -> "Hosts | None":
     """Return the hosts that the command line names; None: none.
 
     Raises CommandError with status 2 for an invalid host, and for options that need a host.
@@ -101,7 +99,7 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def screen_of(options: argparse.Namespace) -> TuiOptions:
+def screen_of(options: argparse.Namespace) -> "TuiOptions":
     from overlaptop.tui import TuiOptions
 
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)

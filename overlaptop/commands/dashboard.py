@@ -1,7 +1,5 @@
 """The dashboard: ``overlaptop`` without options, and what ``demo`` opens on its job."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from contextlib import closing, suppress
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> int:
+def run(key: str | None, screen: tui.TuiOptions, hosts: "Hosts | None" = None) -> int:
     """Open the dashboard on the job called `key`, the only one, or a list of them, here or there."""
     require_terminal(screen)
     selector = JobSelector(key=key)

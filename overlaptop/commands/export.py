@@ -1,7 +1,5 @@
 """``overlaptop export``: a job in files for other tools and for colleagues."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from contextlib import closing
@@ -75,14 +73,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _traced(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
+def _traced(options: argparse.Namespace) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
     from overlaptop.export.timeline import from_traces
 
     job = open_traces(options.paths, options.lane, options.cycle)
     return from_traces(job), lambda: session_of(job).tick()
 
 
-def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
+def _recorded(path: Path) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
     from overlaptop.commands.recorded import opened
     from overlaptop.export.timeline import from_snapshot
     from overlaptop.fleet.replay_session import ReplaySession
@@ -95,7 +93,7 @@ def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     return from_snapshot(snapshot), lambda: snapshot
 
 
-def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
+def _running(options: argparse.Namespace) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
     from overlaptop.commands.following import settle_waits
     from overlaptop.commands.jobs import join
     from overlaptop.export.timeline import from_snapshot
@@ -105,7 +103,7 @@ def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Sna
     return from_snapshot(snapshot), lambda: snapshot
 
 
-def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snapshot]) -> None:
+def _write(name: str, path: Path, job: "JobTimeline", snapshot: "Callable[[], Snapshot]") -> None:
     if name == "perfetto":
         from overlaptop.export import perfetto
 
@@ -126,7 +124,7 @@ def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snaps
         path.write_text(page.render(job, _summary(job, snapshot())), encoding="utf-8")
 
 
-def _summary(job: JobTimeline, snapshot: Snapshot) -> Summary:
+def _summary(job: "JobTimeline", snapshot: "Snapshot") -> "Summary":
     from overlaptop.commands import once
     from overlaptop.commands.findings import found_in
     from overlaptop.export.page import Summary

@@ -1,7 +1,5 @@
 """``overlaptop exporter``: metrics of running jobs for Prometheus."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -145,7 +143,7 @@ class FollowedJobs:
 
 
 @contextmanager
-def _served(options: argparse.Namespace, registry: CollectorRegistry) -> Iterator[None]:
+def _served(options: argparse.Namespace, registry: "CollectorRegistry") -> Iterator[None]:
     from prometheus_client import start_http_server
 
     where = f"{options.listen} port {options.port}"
@@ -171,7 +169,7 @@ def _served(options: argparse.Namespace, registry: CollectorRegistry) -> Iterato
         thread.join()
 
 
-def _write(folder: Path, registry: CollectorRegistry) -> None:
+def _write(folder: Path, registry: "CollectorRegistry") -> None:
     from prometheus_client import write_to_textfile
 
     try:

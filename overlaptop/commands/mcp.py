@@ -1,7 +1,5 @@
 """``overlaptop mcp``: running jobs for AI agents, by the Model Context Protocol over stdin and stdout."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -65,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_server(hosts: Hosts | None = None, *, control: bool = False) -> MCPServer:
+def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPServer":
     """Return a server with a tool for each question, and with `control` for trials. `hosts`: of the jobs;
     None: this machine.
     """

@@ -1,7 +1,5 @@
 """stdout and stderr: data, messages and failures, in any encoding."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import os
@@ -32,7 +30,7 @@ class CommandError(Exception):
         self.status = status
 
 
-def print_data(data: str | Record) -> None:
+def print_data(data: "str | Record") -> None:
     """Print on stdout at once: text, or a record as a line of JSON."""
     if not isinstance(data, str):
         from overlaptop.records import as_json
@@ -45,7 +43,7 @@ def print_message(message: str) -> None:
     print(f"overlaptop: {text.printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def job_failure(job: SupervisedJob) -> CommandError:
+def job_failure(job: "SupervisedJob") -> CommandError:
     """Return why a job that was started here failed; print its last lines on stderr."""
     for line in job.complaint():
         print(text.printable(line), file=sys.stderr)  # noqa: T201

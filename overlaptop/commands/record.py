@@ -1,7 +1,5 @@
 """``overlaptop record``: writes the messages of a job's hubs into a file."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys
@@ -70,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         return record(session, recorder, options.output or default_path(session.job_key), keep)
 
 
-def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
+def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> int:
     """Record a session, whose tap is `recorder`, until its job ends or Ctrl-C. Returns 0.
 
     Raises CommandError if the file cannot be written, or the connection is lost.
@@ -99,7 +97,7 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
     return 0
 
 
-def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot]:
+def _until_end(session: "Session", pause: Callable[[], None]) -> "Iterator[Snapshot]":
     """Yield the session's Snapshots until its job and all processes have ended."""
     from overlaptop.commands.following import require_connection, require_job
     from overlaptop.fleet.snapshot import HubState

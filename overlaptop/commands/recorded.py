@@ -1,7 +1,5 @@
 """Recordings on the command line: opens one, and finds moments in it."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -28,7 +26,7 @@ def is_recording(path: Path) -> bool:
     return False
 
 
-def opened(path: Path) -> Recording:
+def opened(path: Path) -> "Recording":
     """Open a recording and print its damage. Raises CommandError with status 2 if it cannot be read."""
     from overlaptop.recording.reader import RecordingError, open_recording
     from overlaptop.recording.writer import earlier_part
@@ -44,7 +42,7 @@ def opened(path: Path) -> Recording:
     return recording
 
 
-def moment_ns(words: str, recording: Recording) -> int:
+def moment_ns(words: str, recording: "Recording") -> int:
     """Return the Unix time of ``10:05``, ``10:05:30`` (the first one in the recording, local time) or
     ``+90s`` from its start. Raises CommandError with status 2 if it is none of these, or not in it.
     """

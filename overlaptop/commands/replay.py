@@ -1,7 +1,5 @@
 """``overlaptop replay FILE``: a recording in the dashboard, as a table or as records."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from contextlib import closing
@@ -78,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         return dashboard.show(session, screen)
 
 
-def print_records(session: ReplaySession, *, detail: bool) -> int:
+def print_records(session: "ReplaySession", *, detail: bool) -> int:
     """Print the rest of a recording as the records of a running job."""
     from overlaptop.commands.stream import RecordWriter
 

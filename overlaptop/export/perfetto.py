@@ -4,8 +4,6 @@ Steps have their record as arguments. On the track "communication" the slices "w
 attributed" are disjoint and cover all communication, so every figure can be computed from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import IO
@@ -43,7 +41,7 @@ def write(job: JobTimeline, out: IO[bytes]) -> None:
         _write_rank(writer, job, each, flows)
 
 
-def _write_rank(writer: _Writer, job: JobTimeline, each: RankTimeline, flows: Mapping[int, int]) -> None:
+def _write_rank(writer: "_Writer", job: JobTimeline, each: RankTimeline, flows: Mapping[int, int]) -> None:
     info, steps = each.info, each.steps
     where = ", ".join(filter(None, (info.host, info.device)))
     process = writer.process(_FIRST_PID + each.rank, f"rank {each.rank}" + (f" ({where})" if where else ""))

@@ -1,7 +1,5 @@
 """JobSession: finds a job on this machine, connects to its hub, and turns messages into Snapshots."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class JobSelector:
     """Hides all other jobs from this session. A launcher recognises its own job this way."""
 
 
-def _open_local_hub(record: JobRecord) -> HubConnection:
+def _open_local_hub(record: JobRecord) -> "HubConnection":
     # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
     from overlaptop.jobs.hub_connection import LocalHubConnection
 
@@ -63,7 +61,7 @@ class JobSession:
         *,
         readonly: bool = False,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
-        open_hub: Callable[[JobRecord], HubConnection] = _open_local_hub,
+        open_hub: "Callable[[JobRecord], HubConnection]" = _open_local_hub,
         is_gone: Callable[[JobRecord], bool] = attrgetter("gone"),
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -148,7 +146,7 @@ class JobSession:
         return ""
 
     @property
-    def _usable_hub(self) -> HubConnection | None:
+    def _usable_hub(self) -> "HubConnection | None":
         """The connection to the hub. None if the hub would ignore messages from it."""
         return None if self._foreign_protocol is not None or self._turned_away else self._hub
 

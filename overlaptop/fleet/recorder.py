@@ -1,7 +1,5 @@
 """Recorder: writes the messages that a session reads into a file."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -49,7 +47,7 @@ class Recorder:
             size_bytes = self.path.stat().st_size
         return f"{self.path}: {text.byte_count(size_bytes)}"
 
-    def begin(self, path: Path, keep: Keep | None = None) -> None:
+    def begin(self, path: Path, keep: "Keep | None" = None) -> None:
         """Begin a recording. Raises ImportError without mcap or zstandard, OSError without the file."""
         from overlaptop.recording.writer import RecordingWriter
 

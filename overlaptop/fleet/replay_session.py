@@ -1,7 +1,5 @@
 """ReplaySession: plays a recording through the sessions of running jobs, on the recording's clock."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -75,7 +73,7 @@ class _ReplayedHost:
     def list_jobs(self) -> list[JobRecord]:
         return [self._job] if self._job is not None else []
 
-    def open_hub(self, _record: JobRecord) -> _ReplayedHost:
+    def open_hub(self, _record: JobRecord) -> "_ReplayedHost":
         return self
 
     def is_gone(self, _record: JobRecord) -> bool:
@@ -102,7 +100,7 @@ class ReplaySession(ReadSession):
 
     def __init__(
         self,
-        recording: Recording,
+        recording: "Recording",
         *,
         speed: float = 1.0,
         monotonic_s: Callable[[], float] = time.monotonic,

@@ -1,7 +1,5 @@
 """The job's totals over all ranks, and the common step at which ranks are compared."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
@@ -108,7 +106,7 @@ class _RankFigures(NamedTuple):
     launch_lead: Sequence[int]
 
     @classmethod
-    def of(cls, steps: WindowSteps) -> _RankFigures:
+    def of(cls, steps: WindowSteps) -> "_RankFigures":
         columns = zip(*map(_FIGURES, steps.measured), strict=True)
         known = [
             [ns for ns in column if ns is not None] if None in column else column for column in columns

@@ -1,7 +1,5 @@
 """Who waited for whom in a step and in the last seconds, and which ranks are called late."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import comb, log
@@ -59,7 +57,7 @@ class StepWaits:
         step_ns: int,
         collectives: tuple[Collective, ...],
         times: Mapping[int, WaitTimes],
-    ) -> StepWaits:
+    ) -> "StepWaits":
         """Build the step from its collectives, with the lateness of each rank."""
         found = passed_on_waits(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)

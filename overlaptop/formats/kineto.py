@@ -3,8 +3,6 @@
 Times become Unix time in whole ns, as everywhere else.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -93,7 +91,7 @@ class Activities:
     names: list[str]
     args: list[Args]
 
-    def chosen(self, keep: NDArray[np.bool_]) -> Activities:
+    def chosen(self, keep: NDArray[np.bool_]) -> "Activities":
         """Return the activities selected by a mask of shape (n,)."""
         at = np.flatnonzero(keep).tolist()
         return Activities(

@@ -1,7 +1,5 @@
 """Converts one rank's trace to a live job's records, plus the same figures for the whole trace."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -48,7 +46,7 @@ class RankSummary:
     """Of the whole trace, then of each step. Empty unless requested."""
     whole: StepTotals
     """From the first activity to the last, including those outside steps."""
-    lanes: Lanes = field(repr=False, compare=False)
+    lanes: "Lanes" = field(repr=False, compare=False)
     calls: tuple[CollectiveSpan, ...] = ()
     """Its collectives with a known group, Unix ns. The group's name includes its ranks."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -68,7 +66,7 @@ class Lanes:
     copy: Spans
     fused: Spans
 
-    def around(self, start_ns: int, end_ns: int) -> Lanes:
+    def around(self, start_ns: int, end_ns: int) -> "Lanes":
         """Return all spans that overlap ``[start_ns, end_ns)``, uncut: stalls need the parts beyond it."""
 
         def meeting(lane: Spans) -> Spans:
@@ -78,7 +76,7 @@ class Lanes:
 
         return Lanes(*map(meeting, (self.compute, self.comm, self.copy, self.fused)))
 
-    def beside_fused(self) -> Lanes:
+    def beside_fused(self) -> "Lanes":
         """Return the other lanes without the time of fused kernels."""
         compute, comm, copy = (
             difference(lane, self.fused) for lane in (self.compute, self.comm, self.copy)
@@ -162,7 +160,7 @@ def _device(traced: RankTrace) -> str:
     return names.get(device, "") if isinstance(device, int) else ""
 
 
-def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels, blocked: Spans) -> StepTotals:
+def _totals(step: Step, rank: int, lanes: Lanes, comm: "_CommKernels", blocked: Spans) -> StepTotals:
     near = lanes.around(step.start_ns, step.end_ns)
     parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy, near.fused)
     begun = comm.begun_in(step)
@@ -194,7 +192,7 @@ def _host_ns(step: Step, blocked: Spans) -> int | None:
     return host_end_ns - step.host_start_ns - length_ns(clip(blocked, step.host_start_ns, host_end_ns))
 
 
-def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDetail:
+def _detail(step: Step, rank: int, lanes: Lanes, comm: "_CommKernels") -> StepDetail:
     near = lanes.around(step.start_ns, step.end_ns)
     drawn = near.beside_fused()
 

@@ -5,8 +5,6 @@ called it gets its child back at once and can connect from then on. libzmq, whos
 not survive, is imported after it.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -8,8 +8,6 @@ grants how many bytes may be in flight to it. If more arrive, its queue is thinn
 alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

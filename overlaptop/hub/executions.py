@@ -5,8 +5,6 @@ ended, and that are silent. A hub that replaces another one reads the commands u
 folder, and receives the rest from the ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The root binds, the others connect; neither trusts a peer without the job's key.
 of its own, whose I/O thread no local reader waits for. See wire/gathering.py for the frames.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import socket

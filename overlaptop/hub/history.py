@@ -1,7 +1,5 @@
 """The hub's memory of a job for dashboards that join later: the original frames, bounded."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections import deque

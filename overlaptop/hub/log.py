@@ -1,7 +1,5 @@
 """The hub's log: its stderr, a small file in the job's folder."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

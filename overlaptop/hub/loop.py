@@ -1,7 +1,5 @@
 """The hub's main loop: one thread, one selector, a tick a second."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -3,8 +3,6 @@
 No call here waits: a rank that stops reading, or sends half a frame, does not delay others.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket
@@ -14,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -75,7 +74,7 @@ class RankConnection:
             poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def same_process(self, info: RankInfo, other: RankConnection) -> bool:
+    def same_process(self, info: RankInfo, other: Self) -> bool:
         """Whether ``other``, which sent ``info``, comes from the same process. In containers, two processes
         may have the same pid.
         """

@@ -4,8 +4,6 @@ Steps are dropped by their number, so that the same steps remain of every rank a
 newest step's timelines are kept. Facts, notices and outcomes are never thinned.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable

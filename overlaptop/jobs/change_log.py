@@ -6,8 +6,6 @@ full file is moved to ``changes.jsonl.1`` and replaces the previous one. Two hub
 moment lose the older lines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ A pipe accepts data long before the connection behind it delivers them: ssh and 
 megabytes, which would make a slow connection lag for minutes. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from overlaptop.wire.joining import Grant

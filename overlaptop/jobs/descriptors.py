@@ -3,8 +3,6 @@
 A file that takes such a number receives the job's output, and child processes inherit it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from contextlib import suppress

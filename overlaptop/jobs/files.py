@@ -1,7 +1,5 @@
 """Small files that other processes read and write at the same time."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress

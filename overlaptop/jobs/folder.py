@@ -16,8 +16,6 @@
 This module is imported in the training process.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

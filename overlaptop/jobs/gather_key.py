@@ -3,8 +3,6 @@
 It is a CURVE secret key as 64 hexadecimal digits. All nodes have the same, and each hub uses it as its own.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

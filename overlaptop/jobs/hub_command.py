@@ -3,8 +3,6 @@
 This module is imported in the training process.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

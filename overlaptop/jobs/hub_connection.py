@@ -1,7 +1,5 @@
 """A dashboard's connection to a hub: one protocol over any transport."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from typing import Protocol

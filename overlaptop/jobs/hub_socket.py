@@ -1,7 +1,5 @@
 """The reading end of the hub protocol: a ZeroMQ DEALER on a unix socket."""
 
-from __future__ import annotations
-
 import os
 import time
 from abc import ABC, abstractmethod
@@ -222,7 +220,7 @@ class HubSocket(HubReader):
 
     def join(
         self, node: bytes, credit: Credit, on_pong: Callable[[Pong, int], None] | None
-    ) -> GatheredReader:
+    ) -> "GatheredReader":
         self._readers[node] = GatheredReader(self, node, credit, on_pong)
         return self._readers[node]
 

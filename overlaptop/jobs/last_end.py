@@ -2,8 +2,6 @@
 it, or a rank that failed before there was a hub.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated

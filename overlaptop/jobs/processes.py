@@ -1,7 +1,5 @@
 """Processes of this machine, identified by pid and start time, because the system reuses pids."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -3,8 +3,6 @@
 This module is imported in the training process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress
@@ -72,7 +70,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     root_port: Int64 = 0
 
     @classmethod
-    def of_remote(cls, job: RemoteJob) -> JobRecord:
+    def of_remote(cls, job: RemoteJob) -> "JobRecord":
         return cls(**msgspec.structs.asdict(job), python="")
 
     @property

@@ -1,7 +1,5 @@
 """The sockets in a job's folder, and a check of their owner. Imported in the training process."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

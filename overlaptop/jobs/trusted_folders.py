@@ -6,8 +6,6 @@ so files are created through the checked descriptors.
 Only the standard library: this module is imported in the training process.
 """
 
-from __future__ import annotations
-
 import functools
 import grp
 import os

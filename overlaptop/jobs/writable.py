@@ -3,8 +3,6 @@
 Only the standard library: this module is imported in the training process.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 

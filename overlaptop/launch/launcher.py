@@ -3,8 +3,6 @@
 Nothing here imports torch: the dashboard can start workloads, and must open fast.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """LocalLauncher: runs one bundled workload at a time on this machine, started from a dashboard."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Requests for jobs, plans for them, and their progress."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ class LaunchRequest:
     """Number of processes. None: a suitable number for the machine."""
 
     @classmethod
-    def parse(cls, workload: str, options: str, nproc: str = "") -> LaunchRequest:
+    def parse(cls, workload: str, options: str, nproc: str = "") -> "LaunchRequest":
         """Parse the user's input. Raises LaunchError if it is invalid."""
         try:
             words = shlex.split(options)

@@ -1,7 +1,5 @@
 """A job below its supervisor (supervisor.py): starts, watches and ends it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

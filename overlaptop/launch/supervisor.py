@@ -12,8 +12,6 @@ It sends its owner EXIT with the job's exit status when no process of the job is
 owner means: end the job.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

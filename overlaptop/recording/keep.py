@@ -1,7 +1,5 @@
 """Keep: how much of a recording stays on the disk. Imported by the agent: imports no mcap."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -21,7 +19,7 @@ class Keep:
     bytes: int | None = None
 
     @classmethod
-    def parse(cls, words: str) -> Keep:
+    def parse(cls, words: str) -> "Keep":
         """Read ``2h`` (s, m, h) or ``1GB`` (MB, GB). Raises ValueError with one line."""
         found = _AMOUNT.fullmatch(words)
         if found is None or int(found[1]) == 0:

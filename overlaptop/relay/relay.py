@@ -3,8 +3,6 @@
 It carries the protocol of hubs and dashboards. The hub checks the data it receives.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -1,7 +1,5 @@
 """One connection attempt: its process, the data from the relay, and its timeouts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from overlaptop.remote import failures

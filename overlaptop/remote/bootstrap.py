@@ -9,8 +9,6 @@ relay runs, the script prints notes (frames.StartNote) of these kinds:
     start PYTHON   the relay begins with this interpreter
 """
 
-from __future__ import annotations
-
 import re
 
 WAIT, FAIL = "wait", "fail"

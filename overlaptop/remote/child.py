@@ -1,7 +1,5 @@
 """A connection's child process: a command whose pipes are read and written without waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The offset of another host's clock from this one's, estimated as in NTP. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import NamedTuple
 

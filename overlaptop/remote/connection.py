@@ -1,7 +1,5 @@
 """The connection to one host: a command's pipes that carry frames. A lost connection is retried."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

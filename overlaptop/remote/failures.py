@@ -1,7 +1,5 @@
 """Why a connection failed or was lost: one line for a person, with a remedy if one is known."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The preamble is everything that a login shell prints, mixed with the start scrip
 ends with MAGIC. After that, there are only frames (wire.codec.frame).
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

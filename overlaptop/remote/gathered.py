@@ -1,7 +1,5 @@
 """Another node of a job, whose hub is reached through the hub of the first one (``--gather``)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -60,7 +58,7 @@ class GatheredHost:
         """Return the root's jobs as jobs of this host: the session chooses among them."""
         return [replace(each, host=self._own_name, rank_pids=()) for each in self.root.list_jobs()]
 
-    def open_hub(self, record: JobRecord) -> HubConnection:
+    def open_hub(self, record: JobRecord) -> "HubConnection":
         if self._hub is not None:
             self._hub.close()
         self._hub = GatheredHubConnection(self, record)

@@ -1,7 +1,5 @@
 """One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -124,9 +122,9 @@ class RemoteHubConnection(RemoteReader):
     the hub again, and receives its history again.
     """
 
-    reader: HubSocket | None
+    reader: "HubSocket | None"
 
-    def __init__(self, host: RemoteHost, job: str) -> None:
+    def __init__(self, host: "RemoteHost", job: str) -> None:
         super().__init__(host.clock, host.monotonic_s)
         self._host = host
         self.job = job
@@ -184,7 +182,7 @@ class RemoteHost(Connection):
         self._hub: RemoteHubConnection | None = None
 
     @property
-    def hub_socket(self) -> HubSocket | None:
+    def hub_socket(self) -> "HubSocket | None":
         return None if self._hub is None else self._hub.reader
 
     @property
@@ -231,7 +229,7 @@ class RemoteHost(Connection):
             for job in (() if self.jobs is None else self.jobs.jobs)
         ]
 
-    def open_hub(self, record: JobRecord) -> HubConnection:
+    def open_hub(self, record: JobRecord) -> "HubConnection":
         if self._hub is not None:
             self._hub.close()
         self._hub = RemoteHubConnection(self, record.job)

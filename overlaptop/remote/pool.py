@@ -1,7 +1,5 @@
 """The connections to all hosts: four attempts at a time. At the start, ssh may ask on the terminal."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The user's names for other hosts, and the commands that reach them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -76,7 +74,7 @@ class Target:
     prefix: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, word: str) -> Target:
+    def parse(cls, word: str) -> "Target":
         """Return the host that a command-line word names. Raises ValueError, one line, if it names none."""
         if not word or len(word) > _MAX_WORD_CHARS or not word.isprintable():
             raise ValueError(f"{word[:80]!r} names no host: write {_EXAMPLES}")
@@ -104,7 +102,7 @@ class Target:
         )
 
     @classmethod
-    def via(cls, prefix: str) -> Target:
+    def via(cls, prefix: str) -> "Target":
         """Return the host that a command prefix reaches (``--via``). Raises ValueError with one line.
 
         The command follows the prefix as separate words. After ``ssh``, and in place of ``{}`` in a prefix

@@ -1,7 +1,5 @@
 """A local unix socket whose connection is carried by a relay to a hub on another host."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Filter and sort the ranks of the table."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -60,7 +58,7 @@ class Filter:
     predicates: tuple[Predicate, ...] = ()
 
     @classmethod
-    def parse(cls, words: str) -> Filter:
+    def parse(cls, words: str) -> "Filter":
         """Parse a filter. FilterError: an unknown measure, a wrong unit, or a range without an end."""
         found = _BEFORE_UNIT.sub(r"\1", words.lower()).split()
         return cls(words.strip(), tuple(_predicate(word) for word in found))

@@ -4,8 +4,6 @@ findings/first_line.py adds the cause, or puts a costlier finding in its place; 
 chosen line on the screen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -70,7 +68,7 @@ class FirstLine(NamedTuple):
         return self.kind, self.rule or self.cause_rule, self.late_rank
 
     @property
-    def because(self) -> FirstLine:
+    def because(self) -> "FirstLine":
         """With why the rank is late."""
         words, brief = (each.replace("; ", f": {self.cause}; ", 1) for each in (self.words, self.brief))
         return self._replace(words=words, brief=brief) if self.cause else self

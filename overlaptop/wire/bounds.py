@@ -4,8 +4,6 @@ The codec refuses a value out of bounds, both when sending and when receiving,
 so no received value can break a screen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Annotated

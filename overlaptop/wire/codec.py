@@ -1,7 +1,5 @@
 """Converts messages to msgpack and back, and frames them for byte streams. Everything is checked."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import re

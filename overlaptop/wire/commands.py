@@ -4,8 +4,6 @@ Only this module defines the allowed commands. The codec in the dashboard, the h
 anything else, both when sending and when receiving.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import socket

@@ -4,8 +4,6 @@
 NUMA node by the kernel's number.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -9,8 +9,6 @@ A batch to a reader over the root is one frame with all messages, each as `codec
 CURVE take as long for a frame of 80 bytes as for one of kilobytes.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -2,8 +2,6 @@
 flight, and the offset of the clocks.
 """
 
-from __future__ import annotations
-
 from overlaptop.wire.bounds import Count, Ranks, Text, UnixNs
 from overlaptop.wire.schema import Message
 

@@ -1,7 +1,5 @@
 """Messages about the settings of a running job that can be changed: its knobs, and its gradients."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated

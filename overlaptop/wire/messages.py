@@ -3,8 +3,6 @@
 ``None`` means "not known" (for example, a step measured without its collectives), never zero.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import Annotated
 

@@ -4,8 +4,6 @@ All ranks act or none does. While a lost rank may still have acted, nobody can s
 made, so the outcome is unknown, not failed. A later report corrects it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,11 +55,11 @@ class CommandProgress:
     new: str = ""
 
     @classmethod
-    def begin(cls, command: Command, ranks: Iterable[int]) -> CommandProgress:
+    def begin(cls, command: Command, ranks: Iterable[int]) -> "CommandProgress":
         return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
 
     @classmethod
-    def resume(cls, command: Command, outcome: CommandOutcome) -> CommandProgress:
+    def resume(cls, command: Command, outcome: CommandOutcome) -> "CommandProgress":
         known = {each.rank: each for each in outcome.ranks}
         return cls(command, known, outcome.step, outcome.old, outcome.new)
 

@@ -5,8 +5,6 @@ The standard input and output of one command connect the two. The relay writes M
 sends them. Neither end interprets them.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -6,8 +6,6 @@ appended and have a default, so either side may be the newer one: an older peer 
 not know, and missing fields take their default. Any other change raises PROTOCOL_VERSION.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 

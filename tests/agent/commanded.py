@@ -1,7 +1,5 @@
 """A job that takes commands, and a dashboard without a screen that gives them."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A listening hub and real ranks: scripts run under the agent, whose messages the test reads."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

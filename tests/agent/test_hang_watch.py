@@ -1,7 +1,5 @@
 """What a hanging rank tells of itself fits into a message."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job that hangs says in which collective, for which rank, and where that stands; then all is well."""
 
-from __future__ import annotations
-
 import os
 import signal
 

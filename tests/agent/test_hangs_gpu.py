@@ -1,7 +1,5 @@
 """A job that hangs on NCCL says for which rank, as torch's flight recorder has it; then all is well."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

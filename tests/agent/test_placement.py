@@ -1,7 +1,5 @@
 """Which rank of which job a process is, whoever started it."""
 
-from __future__ import annotations
-
 import os
 import socket
 

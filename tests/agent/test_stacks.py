@@ -1,7 +1,5 @@
 """Which line of the script the training thread is at: file, line and function, and nothing else."""
 
-from __future__ import annotations
-
 import textwrap
 import threading
 import weakref

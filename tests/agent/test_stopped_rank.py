@@ -1,7 +1,5 @@
 """A rank that is stopped or killed is told from those that wait for it, in a running job."""
 
-from __future__ import annotations
-
 import os
 import signal
 

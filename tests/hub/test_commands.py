@@ -1,7 +1,5 @@
 """How a command gets from a dashboard through the hub to every rank and back."""
 
-from __future__ import annotations
-
 import socket
 import time
 

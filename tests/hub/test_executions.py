@@ -1,7 +1,5 @@
 """What becomes of a command on a node, from its ranks' words, and the line that the hub logs of it."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Two hubs of one job, each in a socket directory of its own, and who else comes to the root's port."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

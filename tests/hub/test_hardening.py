@@ -1,7 +1,5 @@
 """The hub under bad peers and bad times: it goes on, it stays quiet, and it counts what it dropped."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """What the hub remembers of a job, and its bounds."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The hub as a process: what ranks and dashboards get from it, and when it ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What a reader is sent: what it grants, in order, and what is left out where there is more."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The hub tells of ranks from which nothing comes, and refuses a second process of the same rank."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

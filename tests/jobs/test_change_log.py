@@ -1,7 +1,5 @@
 """The log of changes: whole lines, bounded, and believed only as far as it can be understood."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """What a reader grants over lines of which the test knows what they carry."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

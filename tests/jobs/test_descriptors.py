@@ -1,7 +1,5 @@
 """Standard descriptors that a process was started without."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The socket directory, and whose the folders in it are."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """How a hub is started, and what it needs for that."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Processes are named for good."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The records of jobs, and what is believed of them."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

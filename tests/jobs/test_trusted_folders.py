@@ -1,7 +1,5 @@
 """Which folders somebody else could have laid out, on a real file system with real owners."""
 
-from __future__ import annotations
-
 import ctypes
 import grp
 import os

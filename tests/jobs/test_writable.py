@@ -1,7 +1,5 @@
 """Where nothing can be written to the socket directory, the job's log and the list of jobs say so."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Fixtures of this folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.launch import supervised

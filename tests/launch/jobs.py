@@ -1,7 +1,5 @@
 """Jobs that are short scripts without torch, held by the real supervisor."""
 
-from __future__ import annotations
-
 import sys
 from itertools import dropwhile
 from pathlib import Path

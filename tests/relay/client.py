@@ -1,7 +1,5 @@
 """A relay's client as a test plays it, and a relay in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

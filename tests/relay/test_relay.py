@@ -3,8 +3,6 @@
 What travels inside is proved where a whole client is at the other end: tests/remote/test_host.py.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Connections to relays of the tests' own, and a clock that a test moves."""
 
-from __future__ import annotations
-
 import os
 import select
 import shlex

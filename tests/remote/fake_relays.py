@@ -3,8 +3,6 @@
 Run by path: the first word says how it behaves, what the connection appends to it is not looked at.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

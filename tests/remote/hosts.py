@@ -1,7 +1,5 @@
 """Hosts of the tests' own: real sshds of this machine, each with a home and a socket directory."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A training job with a rank on each of some nodes: each is a socket directory of this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self

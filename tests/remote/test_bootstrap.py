@@ -1,7 +1,5 @@
 """The start script in the shells that hosts have, with interpreters and directories of the tests' own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The offset between two clocks, from round trips whose truth the test knows."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

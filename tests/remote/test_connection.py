@@ -1,7 +1,5 @@
 """A connection to real processes: those that behave, and those that die, freeze, flood or send rubbish."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

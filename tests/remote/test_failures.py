@@ -1,7 +1,5 @@
 """Why connections fail, by what their processes wrote."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.remote import failures

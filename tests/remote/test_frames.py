@@ -1,7 +1,5 @@
 """A relay's bytes, cut into notes and frames, whatever they are and however they were split."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ From bytes through connection and session to the text of the commands without a 
 fuzz/client.py looks for more of the same for as long as one likes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgpack

@@ -1,7 +1,5 @@
 """A real job of two nodes on this machine, with --gather: all of it is seen through the first node."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A job of another host as JobSession sees it: over a real relay and hub, and a connection that is lost."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

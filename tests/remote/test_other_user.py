@@ -1,7 +1,5 @@
 """Another user of the same machine, made by the test: what he can neither read, control nor have run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Many connections at once, and the user at the terminal. A fake ssh acts by the name of the host."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

@@ -1,7 +1,5 @@
 """A real sshd: hosts that let nobody in, are not there or speak otherwise, and jobs that come later."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

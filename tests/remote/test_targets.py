@@ -1,7 +1,5 @@
 """What users call a host, and the command that reaches it."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """One job on two hosts, each behind a real sshd, and connections that are cut, frozen and had again."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """A dashboard without a screen that watches hosts and writes down what it sees."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -3,8 +3,6 @@
 ZeroMQ between the two is left out: what it delivers of a hub are its frames.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -99,7 +97,7 @@ class FakeProcess:
 class FakeHubSocket:
     """A hub's frames, as a test puts them there."""
 
-    made: ClassVar[list[FakeHubSocket]] = []
+    made: ClassVar[list["FakeHubSocket"]] = []
 
     def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
         self.dropped = 0

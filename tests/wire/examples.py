@@ -1,7 +1,5 @@
 """Messages for tests: one of each kind by hand, and hypothesis strategies made from the declarations."""
 
-from __future__ import annotations
-
 import msgpack
 import msgspec
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Messages with fields at their bounds, made from the declarations: what the codec lets in at an edge."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

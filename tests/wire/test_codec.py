@@ -1,7 +1,5 @@
 """What is encoded decodes to the same; what nobody encoded is refused, cheaply."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """What a job may be told: which commands are made, and what the codec lets through."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -3,8 +3,6 @@
 Each gives rank 0's figures of each step. Random numbers depend on the device that draws them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Every mode of the workloads, in one job of two ranks: what it computes, and what the agent sees."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every mode of the workloads on NCCL, two ranks: on GPUs of their own, or sharing the only one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Training with the model whole, or in shards, on each rank."""
 
-from __future__ import annotations
-
 import argparse
 
 from overlaptop.workloads.entries.workload import bundled, gpt, is_installed

@@ -1,7 +1,5 @@
 """The workload that runs any other with a fault on purpose."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Training with the model itself split over the ranks."""
 
-from __future__ import annotations
-
 import argparse
 
 from overlaptop.workloads.entries.workload import (

@@ -1,7 +1,5 @@
 """Products that overlap with their own collectives."""
 
-from __future__ import annotations
-
 import argparse
 
 from overlaptop.workloads.entries.workload import (

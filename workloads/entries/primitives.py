@@ -1,7 +1,5 @@
 """Collectives beside other work, without a model."""
 
-from __future__ import annotations
-
 from overlaptop.workloads.entries.workload import bundled, common
 from overlaptop.workloads.options import Option, count, new_folder, positive_float, positive_int
 

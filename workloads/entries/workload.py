@@ -1,7 +1,5 @@
 """A workload, as seen by code that lists or starts it, and the options that several workloads share."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib.util

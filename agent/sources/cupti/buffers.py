@@ -4,8 +4,6 @@ CUPTI requests a buffer on the thread that launches the next kernel, about once 
 returns the buffer on its own thread. Both callbacks are as short as possible in Python.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections import deque
 from collections.abc import Iterator

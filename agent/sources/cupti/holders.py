@@ -1,7 +1,5 @@
 """Tools that hold CUPTI for the life of a process, recognized by its environment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ Sizes and offsets are from NVIDIA's header cupti_activity.h (structs CUpti_Activ
 have the same offsets in all versions; new versions grew at the end.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 A second copy would not see the job's kernels while torch.profiler runs: CUPTI has one client per process.
 """
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

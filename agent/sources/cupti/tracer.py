@@ -1,7 +1,5 @@
 """Switches CUPTI's tracing on and off and gathers its records."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 

@@ -7,8 +7,6 @@ a line of JSON to ANSWERS_LOG whenever it switches. With ANSWERS_BOTH_MS both ra
 each step, too.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A training loop with FSDP2: each block compiled, and sharded by itself."""
 
-from __future__ import annotations
-
 import os
 
 import faulty

@@ -1,7 +1,5 @@
 """Hugging Face Trainer on a GPT-2 with random weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import faulty

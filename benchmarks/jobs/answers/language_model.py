@@ -1,7 +1,5 @@
 """A language model and its random text. On a CPU both are small."""
 
-from __future__ import annotations
-
 import faulty
 import torch
 from torch import Tensor, nn

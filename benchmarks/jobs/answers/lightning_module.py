@@ -1,7 +1,5 @@
 """A LightningModule, trained by Lightning's Trainer with DDP."""
 
-from __future__ import annotations
-
 import faulty
 import torch
 from language_model import BATCH, ON_GPU, LanguageModel, Text

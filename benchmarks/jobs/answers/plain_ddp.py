@@ -1,7 +1,5 @@
 """A plain training loop with DistributedDataParallel and a DataLoader."""
 
-from __future__ import annotations
-
 import os
 
 import faulty

@@ -1,7 +1,5 @@
 """Rows for one step's collectives on all ranks: one each, or one for equal collectives. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +21,7 @@ class Row:
     """
 
     key: CollectiveKey
-    members: tuple[Collective, ...]
+    members: "tuple[Collective, ...]"
     start_ns: int
     """First start of the first one on any rank, from the step's first start on any rank."""
     wait_ns: int | None
@@ -80,7 +78,7 @@ bytes)."""
 
 
 def rows_of(
-    collectives: Sequence[Collective],
+    collectives: "Sequence[Collective]",
     details: Mapping[int, StepDetail],
     peak: Callable[[tuple[int, ...]], int | None] = lambda _ranks: None,
 ) -> tuple[Row, ...]:
@@ -131,7 +129,7 @@ def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]
 
 
 def _hidden_ns(
-    collectives: Sequence[Collective], details: Mapping[int, StepDetail]
+    collectives: "Sequence[Collective]", details: Mapping[int, StepDetail]
 ) -> list[list[tuple[int, int]]]:
     """Return hidden and exposed time of each collective, on each rank whose timeline is here."""
     # numpy takes 100 ms to import: not before the first paint, which does not need it.
@@ -173,7 +171,7 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
     )
 
 
-def _in_step(collectives: Sequence[Collective], detail: StepDetail) -> WaitTimes | None:
+def _in_step(collectives: "Sequence[Collective]", detail: StepDetail) -> "WaitTimes | None":
     """Return these collectives' time in a rank's step, each moment once; None: the rank has no part."""
     from overlaptop.timeline.arrivals import waiting
     from overlaptop.timeline.spans import from_bounds

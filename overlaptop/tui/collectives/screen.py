@@ -1,7 +1,5 @@
 """The shown step's collectives on all ranks, and details of the selected one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -84,7 +82,7 @@ class CollectiveTable(RowList[Row]):
             return None
         return (waits, details, self.order, self.reverse, self.grouping, self.cursor, self.state.exact)
 
-    def costliest(self, row: Row) -> Collective:
+    def costliest(self, row: Row) -> "Collective":
         """Return the row's collective with most exposed time."""
         own = (each for each in self._singles() if each.members[0] in row.members)
         return max(own, key=lambda each: each.exposed_ns or 0).members[0]

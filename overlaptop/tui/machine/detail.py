@@ -1,7 +1,5 @@
 """Below the table: the selected rank's GPU and links, their traffic, and the rank's NUMA node."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 
 from overlaptop.fleet.snapshot import RankView

@@ -1,7 +1,5 @@
 """The selected rank's host: a row for each GPU and each rank without one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """One host as seen by its ranks: its GPUs, and the ranks on each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The last minute of a GPU's links, on a scale to their peaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The selected rank's GPU now: its links in both directions, activity, memory, power, clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from overlaptop.fleet.snapshot import RankView
@@ -118,7 +116,7 @@ def _words(name: str) -> str:
     return " ".join(_NAMES.get(word, word) for word in name.split("_"))
 
 
-def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list[StyledLine]:
+def _links(device: DeviceFacts, now: DeviceSample | None, draw: "_Meters") -> list[StyledLine]:
     now = now or _UNKNOWN
     nvlink, peak = nvlink_words(device), device.nvlink_peak_bytes_per_s
     pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
@@ -135,7 +133,7 @@ def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list
     ]
 
 
-def _nic(view: RankView, now: DeviceSample | None, draw: _Meters) -> list[StyledLine]:
+def _nic(view: RankView, now: DeviceSample | None, draw: "_Meters") -> list[StyledLine]:
     """Return the traffic of the adapter nearest to the GPU; nothing if there is none."""
     nic, now = view.nic, now or _UNKNOWN
     if nic is None:

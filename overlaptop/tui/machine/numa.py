@@ -1,7 +1,5 @@
 """The CPUs of the selected rank, and the command to type if they are far from its GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop.fleet.snapshot import RankView

@@ -1,7 +1,5 @@
 """The selected rank's machine: GPUs, nodes, adapters, links, and their traffic."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from overlaptop.tui.help.glossary import MACHINE

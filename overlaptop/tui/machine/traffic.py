@@ -1,7 +1,5 @@
 """The links' traffic beside the traffic of the job's own collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from overlaptop.fleet.traffic import Traffic

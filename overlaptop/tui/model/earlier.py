@@ -3,8 +3,6 @@
 Means without a verdict: only a trial tells a change from the machine's drift. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -54,7 +52,7 @@ class JobFigures(NamedTuple):
     exposed_ns: float | None = None
 
     @classmethod
-    def of(cls, steps: Iterable[StepTotals]) -> JobFigures:
+    def of(cls, steps: Iterable[StepTotals]) -> "JobFigures":
         """Return means over steps, without those with a stall of the job; overlap is computed from sums."""
         together = list(steps)
         limit_ns = longest_going_ns([step.step_ns for step in together])

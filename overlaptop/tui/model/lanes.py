@@ -1,7 +1,5 @@
 """A step's detail as pieces of its timeline's lanes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class Lanes:
     hidden_ns: tuple[int, ...]
     """For each collective in order: its time beside compute."""
     keys: tuple[CollectiveKey, ...]
-    matched: tuple[Collective | None, ...]
+    matched: "tuple[Collective | None, ...]"
     """For each collective in order: the matched collective of all ranks of its group; None if not known."""
 
     def place(self, index: int) -> tuple[float, float]:
@@ -54,7 +52,7 @@ class Lanes:
         return self.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
-def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lanes:
+def lanes_of(detail: StepDetail, collectives: "Sequence[Collective]" = ()) -> Lanes:
     """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks."""
     # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import lengths_within
@@ -73,7 +71,7 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
     )
 
 
-def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, Spans]:
+def sets_of(detail: StepDetail, collectives: "Sequence[Collective]") -> "dict[str, Spans]":
     """Return the spans of each part of a step by its key, in ns from its start: hidden and exposed
     communication, each with its wait; all compute; stalls in compute's gaps.
     """
@@ -98,7 +96,7 @@ def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, 
     }
 
 
-def pieces(sets: Mapping[str, Spans], *of: parts.StepPart) -> tuple[Piece, ...]:
+def pieces(sets: "Mapping[str, Spans]", *of: parts.StepPart) -> tuple[Piece, ...]:
     """Return some of these disjoint sets as one lane."""
     import numpy as np
 
@@ -109,7 +107,7 @@ def pieces(sets: Mapping[str, Spans], *of: parts.StepPart) -> tuple[Piece, ...]:
     return tuple(map(Piece, starts, ends, [keys[at] for at in order.tolist()]))
 
 
-def compute_of(detail: StepDetail) -> Spans:
+def compute_of(detail: StepDetail) -> "Spans":
     """Return compute without kernels that also communicate, in ns from the step's start."""
     from overlaptop.timeline.spans import difference, unflatten
 
@@ -117,7 +115,7 @@ def compute_of(detail: StepDetail) -> Spans:
     return difference(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
 
 
-def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[CollectiveKey, ...]:
+def keys_of(collectives: "Iterable[CollectiveSpan | Collective]") -> tuple[CollectiveKey, ...]:
     """Return the keys of one step's collectives, by start."""
     seen: Counter[CollectiveKey] = Counter()
     found = []
@@ -128,7 +126,7 @@ def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[Collect
     return tuple(found)
 
 
-def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Collective | None, ...]:
+def _matched(detail: StepDetail, collectives: "Sequence[Collective]") -> "tuple[Collective | None, ...]":
     """Match collectives by the start and end of this rank's part."""
     own = ((each, each.part(detail.rank)) for each in collectives)
     known = {(part.start_ns, part.end_ns): each for each, part in own if part is not None}

@@ -1,7 +1,5 @@
 """Trials of this dashboard: of a knob's values, or of delays of its ranks. No screen."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 class RunningTrials:
     """Trials, running or over."""
 
-    trials: Trials
+    trials: "Trials"
     title: str
     knob: Knob | None
     """The knob tried; None: ranks are delayed."""
@@ -33,7 +31,7 @@ class RunningTrials:
     script: str
 
     @property
-    def state(self) -> TrialsState:
+    def state(self) -> "TrialsState":
         return self.trials.state
 
 
@@ -111,7 +109,7 @@ class DashboardTrials:
     def begin_delays(self, trials: RunningTrials) -> None:
         self.newest = self._slack = trials
 
-    def slopes(self, job: str | None) -> dict[int, Effect]:
+    def slopes(self, job: str | None) -> "dict[int, Effect]":
         """Return the measured slack effect by rank, if it was measured in this job."""
         if self._slack is None or self._slack.job != job:
             return {}

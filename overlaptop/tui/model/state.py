@@ -1,7 +1,5 @@
 """The user's choices and the shown snapshot: one object that the widgets read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -86,9 +84,9 @@ class ViewState:
     trying: bool = False
     recorded_bytes: int | None = None
     """Bytes of the recording that this dashboard makes; None: it makes none."""
-    slopes: Mapping[int, Effect] = field(default_factory=dict)
+    slopes: "Mapping[int, Effect]" = field(default_factory=dict)
     """Effect on the step by rank, if this dashboard has measured its slack."""
-    compared: BeforeAfter | None = None
+    compared: "BeforeAfter | None" = None
     """The steps before and after the newest change, or of the earlier job and this one."""
     findings: tuple[Finding, ...] | None = None
     """Findings since the job last changed, largest gain first; None: too few steps are known."""

@@ -3,8 +3,6 @@
 Empty columns are left out: a job on CPUs has no links, and its idle time is not measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -45,7 +43,7 @@ _MEAN, _BAR_LEAST = " mean", 16
 class Scales:
     """The common scales of all rows, also of filtered ones: a filter must not change them."""
 
-    def __init__(self, state: ViewState, *, textured: bool, before: Scales | None = None) -> None:
+    def __init__(self, state: ViewState, *, textured: bool, before: "Scales | None" = None) -> None:
         """``before``: the present ones. The bars' full width stays while rows fill most of it, and the
         histories until one has a new column.
         """

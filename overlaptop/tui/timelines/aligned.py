@@ -1,7 +1,5 @@
 """One step of all ranks on one axis, and the spans at a position. No drawing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +24,7 @@ class AlignedStep:
     """By rank."""
     parts: Mapping[int, tuple[Piece, ...]]
     """By rank, in ns from its step's start: the parts of the step as in the bars, at their times."""
-    collectives: Sequence[Collective]
+    collectives: "Sequence[Collective]"
     _lanes: dict[int, Lanes] = field(default_factory=dict)
 
     def lanes(self, rank: int) -> Lanes:
@@ -58,7 +56,7 @@ class Under(NamedTuple):
     """For a collective, its index in its rank's step."""
 
 
-def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]) -> AlignedStep:
+def aligned(details: Mapping[int, StepDetail], collectives: "Sequence[Collective]") -> AlignedStep:
     """``details``: the step by rank, one or more; ``collectives``: matched across ranks."""
     begins_ns = min(detail.start_ns for detail in details.values())
     ends_ns = max(detail.start_ns + detail.step_ns for detail in details.values())
@@ -112,7 +110,7 @@ def span_of(step: AlignedStep, rank: int, index: int) -> tuple[int, int]:
     return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
-def _parts(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Piece, ...]:
+def _parts(detail: StepDetail, collectives: "Sequence[Collective]") -> tuple[Piece, ...]:
     """Return the parts of the step; together they cover it once."""
     # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import difference, from_pairs, union

@@ -1,7 +1,5 @@
 """Trials of this dashboard: a row for each value or rank, and the result."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -78,7 +76,7 @@ def trials_lines(running: RunningTrials, width: int, *, elsewhere: bool = False)
     return lines
 
 
-def _status(running: RunningTrials, state: TrialsState, width: int) -> list[StyledLine]:
+def _status(running: RunningTrials, state: "TrialsState", width: int) -> list[StyledLine]:
     style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
     glyph = "✗" if state.failed else "■" if state.over else "◆"
     spent = plural(state.spent_steps, "step")
@@ -91,7 +89,7 @@ def _status(running: RunningTrials, state: TrialsState, width: int) -> list[Styl
     return lines + (paragraph(doing, width, style, indent=3, rows=3) if doing else [])
 
 
-def _rows(running: RunningTrials, best: Best | None, width: int) -> list[StyledLine]:
+def _rows(running: RunningTrials, best: "Best | None", width: int) -> list[StyledLine]:
     """Return a row for each value, below the present one; or for each delayed rank."""
     from overlaptop.trials import settings, slack
 

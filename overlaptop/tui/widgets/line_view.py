@@ -1,7 +1,5 @@
 """LineView: a widget of whole lines, which repaints only changed lines."""
 
-from __future__ import annotations
-
 import re
 from typing import TYPE_CHECKING
 
@@ -103,7 +101,7 @@ class LineView(Widget):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return container.height if self._full_height is None else self._full_height
 
-    def on_resize(self, _event: Resize) -> None:
+    def on_resize(self, _event: "Resize") -> None:
         self.redraw(everything=True)
 
     def _strip(self, line: StyledLine, width: int) -> Strip:

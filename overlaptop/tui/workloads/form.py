@@ -1,7 +1,5 @@
 """The form of a launch request: the text typed for each workload. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ class FormState:
     """The plan for the typed text; None until it is known."""
 
     @classmethod
-    def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> FormState:
+    def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> "FormState":
         """Return a form filled with that request, so that the user can change one value."""
         named = {workload.name: workload for workload in workloads}
         if request is None or request.workload not in named:

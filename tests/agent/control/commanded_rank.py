@@ -1,7 +1,5 @@
 """A rank without a process group that is given commands, and actions that note what is asked of them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

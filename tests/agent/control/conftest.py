@@ -1,7 +1,5 @@
 """Ranks that are given commands."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.agent.control.commanded_rank import CommandedRank, Recording

@@ -1,7 +1,5 @@
 """Captures of real jobs: two ranks, a hub, and dashboards without a screen."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """A capture of the bundled DDP job on NCCL: the traces hold its kernels, and they can be analysed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

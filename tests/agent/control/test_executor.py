@@ -1,7 +1,5 @@
 """What one rank does with a command: refuse it, or agree, act and report; and never harm the job."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trial on one rank: what is tried is in force for its steps, and is taken back whatever happens."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """A GPU spins for as long as a trial's delay says, whatever its clock."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

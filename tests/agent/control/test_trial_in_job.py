@@ -1,7 +1,5 @@
 """Trials in a job of two ranks: they end by themselves, and cost the job nothing but time."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -2,8 +2,6 @@
 each with a connection to a TCPStore of its own and a loop that stands for its training.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import threading

@@ -1,7 +1,5 @@
 """What is to be done between two steps is done once the optimizer's own annotation has ended."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.autograd.profiler import record_function

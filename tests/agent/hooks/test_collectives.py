@@ -1,7 +1,5 @@
 """Every collective is seen, whoever issues it."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Jobs that torch.compile compiles: it makes of them what it makes of them without the agent."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

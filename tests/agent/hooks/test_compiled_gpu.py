@@ -1,7 +1,5 @@
 """Compiled DDP jobs on real GPUs, by the sources that GPUs have (make test-gpu)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

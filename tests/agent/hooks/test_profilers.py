@@ -1,7 +1,5 @@
 """torch.profiler pauses the kernels source and lets it resume, whatever becomes of it."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import pytest

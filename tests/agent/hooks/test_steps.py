@@ -1,7 +1,5 @@
 """Steps and phases are found without a change to the loop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.hooks import RemovableHandle

@@ -1,7 +1,5 @@
 """What the training thread spent its steps on."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

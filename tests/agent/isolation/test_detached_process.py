@@ -1,7 +1,5 @@
 """A program that the agent starts is nobody's child here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

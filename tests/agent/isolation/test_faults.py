@@ -1,7 +1,5 @@
 """The job gives the same numbers with the agent as without it, whatever befalls the agent."""
 
-from __future__ import annotations
-
 from overlaptop.wire.messages import AGENT_DISABLED
 
 # Each fault in a child of one process that has imported torch already, and each child a rank of its own to

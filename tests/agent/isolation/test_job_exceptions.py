@@ -1,7 +1,5 @@
 """What a handler raises in our code is told from a fault of our own."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Whatever happens to hubs, dashboards, descriptors and children, the job goes on and is measured again."""
 
-from __future__ import annotations
-
 import pytest
 
 # The job itself makes the mischief, on rank 0 and at known steps: generators, each of which is resumed 20

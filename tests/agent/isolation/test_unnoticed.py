@@ -1,7 +1,5 @@
 """What a script sees of its process is the same with the agent as without: signals, threads, children."""
 
-from __future__ import annotations
-
 from overlaptop.wire.messages import RankEnd
 
 # The agent's threads are there before the script blocks the signal. Its last word: the number of threads in

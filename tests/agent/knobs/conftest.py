@@ -1,7 +1,5 @@
 """Jobs that are changed while they train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -6,8 +6,6 @@ boundaries at which the agent would call it. Fails where that is seen in what is
 gathered.
 """
 
-from __future__ import annotations
-
 import random
 
 import torch

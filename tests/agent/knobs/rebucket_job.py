@@ -5,8 +5,6 @@ the same seed, once with its buckets changed at seeded steps by the agent's own 
 boundaries at which the agent would call it. Fails where that is seen in what is trained.
 """
 
-from __future__ import annotations
-
 import random
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Another bucket size while a job trains: the same gradients, the same step on all ranks, or nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 

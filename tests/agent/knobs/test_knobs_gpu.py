@@ -1,7 +1,5 @@
 """Knobs of jobs on NCCL: fifty changes while they train, and not a bit of their losses is another one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

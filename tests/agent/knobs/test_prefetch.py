@@ -1,7 +1,5 @@
 """Other prefetch depths while an FSDP2 job trains: the same bits, the gathers that were asked for."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

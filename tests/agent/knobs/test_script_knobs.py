@@ -1,7 +1,5 @@
 """The knobs of a process: how a script declares its own, what the hub is told, and who makes the change."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What both jobs that train twice, with changes and without, have in common."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The connection to the hub is bounded, never blocks, and counts what it drops."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """Runs a script without and with the agent."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A rank's last word says what ended its script."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.agent.script.failure import failure_of

@@ -1,7 +1,5 @@
 """A script imports what it imports without the agent, and the agent imports nothing of the script's."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A script under the agent behaves as it does under Python alone."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import signal

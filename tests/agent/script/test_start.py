@@ -1,7 +1,5 @@
 """Whatever keeps the agent from starting, the job runs: unmeasured, and one line says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.agent.script.conftest import both, same

@@ -1,7 +1,5 @@
 """What the tests on real GPUs share: their jobs, and the same job seen by torch.profiler."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

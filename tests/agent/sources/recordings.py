@@ -1,7 +1,5 @@
 """What the tests of the kernels source read: the recorded bursts, and activities made by hand."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 from collections.abc import Mapping, Sequence

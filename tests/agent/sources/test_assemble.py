@@ -1,7 +1,5 @@
 """From marks to spans: what counts as compute, communication and stall; and which steps are measured."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

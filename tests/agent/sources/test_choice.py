@@ -1,7 +1,5 @@
 """Which source a rank gets, and why it is not a better one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

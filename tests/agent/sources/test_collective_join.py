@@ -1,7 +1,5 @@
 """Which collective launched which kernel: right where it is told, and told wherever the order can tell."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """When the events source measures phases only, for want of hardware connections."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

@@ -1,7 +1,5 @@
 """A job whose overlap is known by construction reports that overlap."""
 
-from __future__ import annotations
-
 import json
 import statistics
 

@@ -1,7 +1,5 @@
 """CUPTI's buffers: what its records say, in each version, and how the tracer gathers them."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 

@@ -1,7 +1,5 @@
 """The events source on real GPUs, beside torch.profiler's view of the same program (make test-gpu)."""
 
-from __future__ import annotations
-
 import pytest
 
 from .gpu import DDP, FSDP2, FSDP2_WORDS, JOBS, NPROC, SHARED, one_gpu, profile, two_gpus, two_ranks

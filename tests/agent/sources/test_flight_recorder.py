@@ -1,7 +1,5 @@
 """Torch's flight recorder: its entries as launches of NCCL, and a dump that is no more than values."""
 
-from __future__ import annotations
-
 import os
 import pickle
 

@@ -1,7 +1,5 @@
 """Captures of CUDA graphs are known, and kept off for a moment."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The host source knows what it cannot know, and says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

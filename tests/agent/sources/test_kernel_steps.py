@@ -1,7 +1,5 @@
 """From CUPTI's records to steps: on recorded bursts, and on bursts made by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The kernels source on real GPUs, beside torch.profiler's view of the same job (make test-gpu)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from statistics import median

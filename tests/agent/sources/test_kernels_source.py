@@ -1,7 +1,5 @@
 """The kernels source through all its states, with a GPU and a CUPTI that are not there."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import threading

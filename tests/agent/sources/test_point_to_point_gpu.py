@@ -1,7 +1,5 @@
 """Sends and receives on NCCL: each is told with its other rank, and a receive is split by its send."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest

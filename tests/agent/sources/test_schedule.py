@@ -1,7 +1,5 @@
 """Which steps are measured, on jobs whose true cost is known."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from dataclasses import dataclass, field

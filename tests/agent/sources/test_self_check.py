@@ -1,7 +1,5 @@
 """The self-check of the kernels source: right records pass, and each fault is found."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.agent.sources import kernel_steps

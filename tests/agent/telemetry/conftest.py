@@ -1,7 +1,5 @@
 """NVML with a driver of the test's own below it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

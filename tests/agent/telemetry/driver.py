@@ -5,8 +5,6 @@ Machines are made of `Gpu`s; a function whose name is in `refuse` answers that c
 
 # ruff: noqa: N802 - the library's own names
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """GPUs as NVML shows them on machines of several kinds."""
 
-from __future__ import annotations
-
 import pynvml
 
 from .driver import GPU_LINK, NOT_SUPPORTED, SWITCH_LINK, Driver, Gpu

@@ -1,7 +1,5 @@
 """A job may fork at any moment; what is forked in the middle of a call of NVML's could never make one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

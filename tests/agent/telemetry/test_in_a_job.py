@@ -1,7 +1,5 @@
 """Telemetry beside real jobs: what arrives with it, and that all else is as it is without it."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

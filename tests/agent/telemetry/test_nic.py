@@ -1,7 +1,5 @@
 """An adapter's traffic and errors, from trees laid out as the kernel's documentation describes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a rank is told of its NUMA placement: the state, the sentence, and what to type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

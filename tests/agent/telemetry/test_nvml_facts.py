@@ -1,7 +1,5 @@
 """The facts of a GPU: what NVML tells is told exactly, what it refuses is unknown, each for itself."""
 
-from __future__ import annotations
-
 import sys
 
 import pynvml

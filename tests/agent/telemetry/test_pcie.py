@@ -1,7 +1,5 @@
 """PCIe: what the lanes carry, and what of it is payload."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.agent.telemetry import pcie

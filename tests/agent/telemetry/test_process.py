@@ -1,7 +1,5 @@
 """Where a process may run, where it ran, and where its memory comes from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The samples: exact by whatever the GPU has, unknown with the reason where it has nothing."""
 
-from __future__ import annotations
-
 import time
 
 import pynvml

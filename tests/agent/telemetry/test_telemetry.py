@@ -1,7 +1,5 @@
 """The thread: what reaches the hub, when, and that no fault of it reaches anything else."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

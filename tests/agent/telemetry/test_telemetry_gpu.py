@@ -1,7 +1,5 @@
 """Telemetry on real GPUs, beside loops that know what they moved (make test-gpu)."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

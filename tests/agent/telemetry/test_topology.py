@@ -1,7 +1,5 @@
 """NUMA nodes, adapters, and what is near to what, on machines of many shapes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

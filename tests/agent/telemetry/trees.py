@@ -5,8 +5,6 @@ which CPUs, which GPU and adapter is on which node and behind which bridge. The 
 the kernel writes them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ With a share of 0 the products come before the all-reduce, otherwise beside it. 
 that share, by CUDA events; their number is the first line that is printed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

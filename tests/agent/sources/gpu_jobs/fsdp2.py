@@ -6,8 +6,6 @@ With small layers (``--layers 48 --width 1024 --batch 64``) the CPU cannot launc
 a launch-bound job.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 

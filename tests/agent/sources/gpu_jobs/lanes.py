@@ -5,8 +5,6 @@
 Each prints how much of what it did in a step, in ms by CUDA events taken before the agent's first step.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

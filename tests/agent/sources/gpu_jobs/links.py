@@ -6,8 +6,6 @@ Prints one line of JSON: for each stretch its begin and end (Unix time in ns, th
 that crossed, as GPU 0 receives and sends them. Between two intervals it waits until nothing is under way.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

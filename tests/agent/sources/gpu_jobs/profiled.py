@@ -10,8 +10,6 @@ medians over steps: the overlap, the parts of the step as shares of it, its leng
 activities per step.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -3,8 +3,6 @@
 With --alone it does not.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import time
