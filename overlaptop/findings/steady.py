@@ -31,8 +31,10 @@ HEALTHY_MEASURED = 6
 """Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
 NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
 """Kinds for "no rank is late"."""
-KEPT_NS = 10_000_000_000
+KEPT_NS = 15_000_000_000
 """After a change the earlier line stays for this time, until there is a new one."""
+LONG_NS = 10_000_000_000
+"""After this time without a first line the screen says what is missing."""
 REORDER = 1.25
 """Findings keep their order until a gain changes by this factor."""
 
@@ -211,7 +213,7 @@ def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> Firs
     """Return ``measuring, 3 s``, later with the missing part. None without a step, or once the job has
     ended.
     """
-    is_long = seconds * 1_000_000_000 >= KEPT_NS
+    is_long = seconds * 1_000_000_000 >= LONG_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
     words = f"measuring, {seconds} s"

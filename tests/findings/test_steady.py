@@ -115,8 +115,9 @@ def test_after_a_change_the_earlier_answer_is_kept_at_first():
     assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [
         "healthy", "healthy", "late: loads",
     ]  # fmt: skip
-    assert shown(*settled, (20, None, 90), (30, None, 90), (31, HEALTHY, 90))[2:] == [
-        "healthy", "measuring, 10 s", "measuring, 11 s",
+    missing = (20, None, 90), (34, None, 90), (35, None, 90), (36, HEALTHY, 90)
+    assert shown(*settled, *missing)[2:] == [
+        "healthy", "healthy", "measuring, 15 s", "measuring, 16 s",
     ]  # fmt: skip
 
 
