@@ -52,9 +52,10 @@ def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
     live = run(script, "--steps", "60", *words, every="2")
     _, truth = profile(run_ranks, (20, 20, 1), script, "--steps", "60", *words)
     print(f"{script.name} {words}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
-    # Events do not see the gaps between a model's many kernels, and call them compute. On a GPU that is
-    # shared, kernels wait for the other rank's, too.
-    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + (0.4 if SHARED else 0.10)
+    # Events do not see the gaps between a model's many kernels, and call them compute: most with FSDP2 on a
+    # slow host. On a GPU that is shared, kernels wait for the other rank's, too.
+    most_above = 0.4 if SHARED else 0.2 if script == FSDP2 else 0.1
+    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + most_above
     measured = [step for step in live.steps() if step.measured and step.step >= 10]
     assert measured[-1].collectives == truth["collectives"]
     assert {each.op for each in live.details()[-1].collectives} == ops
