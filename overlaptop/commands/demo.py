@@ -89,14 +89,15 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         if plan.fault:
             raise CommandError(plan.fault)
         launcher.start(plan)
-        status = dashboard.show(session, replace(screen, launcher=launcher))
+        if status := dashboard.show(session, replace(screen, launcher=launcher)):
+            return status  # a signal ends us, and the job with us
         if any(view.ended for view in session.tick().ranks):
             _await(lambda: not launcher.running)
         last = launcher.status()
         if last.phase is LaunchPhase.OVER and last.failed:
             job = launcher.job
             raise CommandError("the job could not be started") if job is None else job_failure(job)
-        return status
+        return 0
     finally:
         session.close()
         launcher.close()
