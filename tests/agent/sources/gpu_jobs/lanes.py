@@ -8,6 +8,7 @@ Each prints how much of what it did in a step, in ms by CUDA events taken before
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -61,7 +62,7 @@ def main() -> None:
         on_device.copy_(host, non_blocking=True)
 
     told = {"product_ms": timed_ms(product), "copy_ms": timed_ms(copy)}
-    step = product
+    step: Callable[[], object] = product
     if kind == "copies":  # a copy after the products, and one beside them
 
         def step() -> None:

@@ -21,7 +21,7 @@ PAUSE_S = 1.2
 """Two samples of the half second that no stretch reaches into."""
 
 
-def stretch(copy: Callable[[], None], seconds: float) -> dict[str, int]:
+def stretch(copy: Callable[[], object], seconds: float) -> dict[str, int]:
     """Copy again and again, always some copies ahead, and tell how often in which time."""
     copy()
     synchronize()

@@ -20,26 +20,31 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
+from torch._C._autograd import DeviceType
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from overlaptop.timeline import overlap, ratios, spans
-from overlaptop.timeline.lanes import Lane, LaneRules
+from overlaptop.timeline import ratios, spans
+from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.timeline.overlap import Breakdown, break_down
 
 NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
+Seen = tuple[list[Breakdown], float, float]
 
 
-def seen_by(profile, began_ns: int, steps: int) -> tuple[list, float, float]:
+def seen_by(profile, began_ns: int, steps: int) -> Seen:
     """Steps of the second half of what the profiler saw; collectives and GPU activities a step in all."""
-    rules, lanes, events = LaneRules(), {lane: [] for lane in Lane}, 0
+    lanes: dict[Lane, list[tuple[int, int]]] = {lane: [] for lane in Lane}
+    rules, events = LaneRules(), 0
     for event in profile.profiler.kineto_results.events():
         name = event.name()
-        if event.device_type() != torch.autograd.DeviceType.CUDA or event.start_ns() < began_ns:
+        if event.device_type() != DeviceType.CUDA or event.start_ns() < began_ns:
             continue
         if name.startswith(("ProfilerStep", "gpu_user_annotation", "Optimizer.", "nccl:")):
             continue
         lowered = name.lower()
-        kind = next((kind for kind in ("memcpy", "memset") if lowered.startswith(kind)), "kernel")
-        kind = "peer_memcpy" if "ptop" in lowered and kind == "memcpy" else kind
+        kind: Kind = "memset" if lowered.startswith("memset") else "kernel"
+        if lowered.startswith("memcpy"):
+            kind = "peer_memcpy" if "ptop" in lowered else "memcpy"
         lanes[rules.lane(name, kind)].append((event.start_ns(), event.start_ns() + event.duration_ns()))
         events += 1
     ends = sorted(end for _, end in lanes[Lane.COMM])
@@ -47,13 +52,13 @@ def seen_by(profile, began_ns: int, steps: int) -> tuple[list, float, float]:
     bounds = [ends[at * per_step - 1] for at in range(steps // 2, steps + 1)]
     of = {lane: spans.from_pairs(lanes[lane]) for lane in Lane}
     parts = [
-        overlap.break_down(begin, end, of[Lane.COMPUTE], of[Lane.COMM], of[Lane.COPY])
+        break_down(begin, end, of[Lane.COMPUTE], of[Lane.COMM], of[Lane.COPY])
         for begin, end in pairwise(bounds)
     ]
     return parts, len(ends) / steps, events / steps
 
 
-def told(windows: list[tuple[list, float, float]]) -> dict:
+def told(windows: list[Seen]) -> dict:
     """All windows together."""
     parts = [part for each, _, _ in windows for part in each]
     return {
@@ -68,27 +73,29 @@ def told(windows: list[tuple[list, float, float]]) -> dict:
 def main() -> None:
     first, length, windows = (int(word) for word in sys.argv[1:4])
     del sys.argv[:4]
-    state = {"steps": 0}
-    seen = []
+    steps = began_ns = 0
+    profile = torch.profiler.profile()
+    seen: list[Seen] = []
 
     def after(*_) -> None:
-        state["steps"] += 1
-        window, within = divmod(state["steps"] - first, 2 * length)
+        nonlocal steps, began_ns, profile
+        steps += 1
+        window, within = divmod(steps - first, 2 * length)
         if not 0 <= window < windows:
             return
         if within == 0:
             dist.barrier()
             torch.cuda.synchronize()
-            state["profile"] = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            state["profile"].__enter__()
+            profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            profile.__enter__()
             dist.barrier()
             torch.cuda.synchronize()
-            state["began_ns"] = time.time_ns()
+            began_ns = time.time_ns()
         elif within == length:
             torch.cuda.synchronize()
-            state["profile"].__exit__(None, None, None)
+            profile.__exit__(None, None, None)
             if os.environ["RANK"] == "0":
-                seen.append(seen_by(state["profile"], state["began_ns"], length))
+                seen.append(seen_by(profile, began_ns, length))
                 if window == windows - 1:
                     print(json.dumps(told(seen)), flush=True)
 

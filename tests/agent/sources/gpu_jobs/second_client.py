@@ -13,7 +13,7 @@ from overlaptop.agent.sources.cupti import library
 
 REQUEST_AFTER_S, SECONDS = 3.0, 24.0
 
-taken = []
+taken: list[ctypes.Array] = []
 
 
 @library.REQUEST
