@@ -11,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
@@ -26,11 +26,14 @@ from overlaptop.wire.joining import Watch
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import AGENT, PATIENT_S, CommandedJob, Dashboard, socket_directory
+from tests.processes import eventually
 from tests.warm import Warm, WarmProcess, environment, hold_port, place, text_of
 
 M = TypeVar("M", bound=Message)
 
 RANK_TIMEOUT_S = 200
+OTHERS_TIMEOUT_S = 15
+"""For the other ranks once one has failed: they may wait for it without end."""
 
 
 @dataclass
@@ -227,6 +230,19 @@ def dashboard(shared, watch) -> Dashboard:
     return made
 
 
+def wait_for(processes: Sequence[subprocess.Popen[bytes] | WarmProcess]) -> None:
+    """Wait until all have ended. Raises AssertionError after RANK_TIMEOUT_S; once one has failed, returns
+    after OTHERS_TIMEOUT_S.
+    """
+
+    def codes() -> list[int | None]:
+        return [process.poll() for process in processes]
+
+    eventually(lambda: None not in codes() or any(codes()), RANK_TIMEOUT_S)
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: None not in codes(), OTHERS_TIMEOUT_S)
+
+
 def run_job(
     warm: Warm,
     folder: Path,
@@ -272,11 +288,11 @@ def run_job(
             # The job is named by its pid; its agent looks for a hub after torch's import.
             hub = ListeningHub(process_key(processes[0].pid))
         try:
-            codes = [process.wait(timeout=RANK_TIMEOUT_S) for process in processes]
+            wait_for(processes)
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+            codes = [process.wait() for process in processes]
             if hub is not None:
                 hub.close()
         return Finished(
