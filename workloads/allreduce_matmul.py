@@ -95,11 +95,8 @@ class Work:
 
 @contextmanager
 def trace(folder: Path | None, rank: int) -> Iterator[Callable[[], None]]:
-    """Have torch.profiler write a Chrome trace of a few steps; yields a function to call after each step.
-
-    Args:
-        folder: for ``rank-0.json`` and so on, for Perfetto or ``overlaptop analyze``; None: no trace.
-        rank: this process's rank.
+    """Have torch.profiler write a Chrome trace of a few steps to ``folder``'s ``rank-0.json`` and so on
+    (None: no trace); yields a function to call after each step.
     """
     if folder is None:
         yield lambda: None

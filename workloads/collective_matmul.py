@@ -43,13 +43,9 @@ class Way(ABC):
 
 
 class Collectives(Way):
-    """One collective before the product, one after it.
-
-    Args:
-        group: the ranks.
-        asynchronous: the caller waits, and can do other work first.
-        scattered: rows are split over the ranks. Otherwise each rank has all rows: nothing is gathered, and
-            the sum is an all-reduce.
+    """One collective before the product, one after it. If ``asynchronous``, the caller waits, and can do
+    other work first. If not ``scattered``, each rank has all rows: nothing is gathered, and the sum is an
+    all-reduce.
     """
 
     def __init__(self, group: Group, *, asynchronous: bool, scattered: bool = True) -> None:

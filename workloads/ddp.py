@@ -70,11 +70,9 @@ def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) 
 class Reducer:
     """Averages a model's gradients: DDP's work, implemented here.
 
-    Args:
-        model: its gradients become views into buckets; zero them with ``set_to_none=False``.
-        cap_mb: MiB; a bucket ends at the parameter that reaches it. 0: one bucket for each parameter.
-        group: the ranks; None for all.
-        overlaps: reduce a bucket as soon as backward has filled it; otherwise reduce all after backward.
+    The gradients become views into buckets; zero them with ``set_to_none=False``. A bucket ends at the
+    parameter that reaches ``cap_mb`` MiB (0: one bucket for each parameter), and is reduced as soon as
+    backward has filled it if this ``overlaps``, otherwise after backward.
     """
 
     def __init__(
@@ -127,15 +125,7 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
 
 def train_on(model: nn.Module, reducer: Reducer | None, batches: gpt.Batches, count: int) -> Tensor:
     """Sum the gradients of `count` batches, each weighted by 1/count, and average them over the ranks.
-
-    Args:
-        model: the model to train; without a reducer a DistributedDataParallel.
-        reducer: averages the gradients.
-        batches: source of the batches.
-        count: number of batches.
-
-    Returns:
-        The mean loss, shape ().
+    Without a reducer the model is a DistributedDataParallel. Returns the mean loss, shape ().
     """
     losses = []
     for left in reversed(range(count)):

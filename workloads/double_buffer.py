@@ -30,12 +30,8 @@ HOST_BATCHES = 3
 
 
 class Loader:
-    """Provides batches on the device. They come from host memory and take a while to load.
-
-    Args:
-        options: size of the batches, and their load time.
-        place: each rank has its own batches.
-        ahead: load and copy the next batch while the present one is used.
+    """Provides batches, each rank its own, on the device. They come from host memory and take a while to
+    load; ``ahead``: load and copy the next one while the present one is used.
     """
 
     def __init__(self, options: argparse.Namespace, place: job.Place, *, ahead: bool) -> None:

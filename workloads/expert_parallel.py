@@ -29,12 +29,9 @@ LEARNING_RATE = 0.02
 
 
 class Transfer:
-    """Rows on their way to other ranks, and their gradients on the way back.
-
-    Args:
-        sent: number of rows for each rank.
-        received: number of rows from each rank.
-        overlaps: wait where the rows are used, not where they are sent.
+    """Rows on their way to other ranks, and their gradients on the way back. ``sent`` and ``received``:
+    numbers of rows for and from each rank. If it ``overlaps``, wait where the rows are used, not where they
+    are sent.
     """
 
     def __init__(self, sent: list[int], received: list[int], *, overlaps: bool) -> None:

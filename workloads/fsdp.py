@@ -31,11 +31,8 @@ from overlaptop.workloads import gpt, job
 def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> None:
     """Shard each block by itself over all ranks, and the rest of the model as one more unit.
 
-    Args:
-        model: becomes an FSDPModule, as does each of its blocks.
-        place: this process's place in the job.
-        reshard_after_forward: free a block's weights after its forward pass and gather them again for its
-            backward pass. The model's own weights are kept in either case: backward begins with them.
+    ``reshard_after_forward``: free a block's weights after its forward pass and gather them again for its
+    backward pass. The model's own weights are kept in either case: backward begins with them.
     """
     mesh = init_device_mesh(place.device.type, (place.world_size,))
     for block in model.blocks:
@@ -48,15 +45,10 @@ def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> N
 
 
 def set_prefetch(model: gpt.Gpt, forward: int, backward: int, limit: int | None = None) -> None:
-    """Have each unit of a sharded model prefetch the weights of the units after it.
+    """Have each unit of a sharded model prefetch the weights of this many units after it in each pass (0:
+    FSDP2's default, none in forward, one in backward), with at most ``limit`` units' weights at a time.
 
     It can be called between any two steps, on all ranks alike: gathers are collectives.
-
-    Args:
-        model: sharded by `shard`.
-        forward: units ahead in the forward pass; 0: FSDP2's default, none.
-        backward: units ahead in the backward pass; 0: FSDP2's default, one.
-        limit: most units whose weights may exist at a time; None: no limit.
     """
     if limit is not None:
         forward, backward = min(forward, limit - 1), min(backward, limit - 1)
@@ -77,10 +69,6 @@ class GatherLimit:
     """Makes the CPU wait while `limit` blocks' weights may still be in use, before it requests more.
 
     On a CPU nothing is to be done: it requests no weights while it computes, except prefetched ones.
-
-    Args:
-        model: sharded by `shard`; its blocks' passes are hooked.
-        limit: most blocks whose weights may exist at a time.
     """
 
     def __init__(self, model: gpt.Gpt, limit: int) -> None:

@@ -19,12 +19,8 @@ def is_one_host(world_size: int) -> bool:
 
 
 class HostStaging:
-    """Sums tensors of one shape; on a GPU the copies run on a separate stream.
-
-    Args:
-        tensor: shape (n,), an example of the tensors to sum.
-        place: this process's place in the job; all ranks run on one host.
-        stream: for the copies; None on a CPU.
+    """Sums tensors of the shape of this one, (n,), between the ranks of one host; on a GPU the copies run
+    on a separate stream.
     """
 
     def __init__(self, tensor: Tensor, place: Place, stream: torch.cuda.Stream | None) -> None:

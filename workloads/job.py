@@ -56,11 +56,8 @@ class Place:
 def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
     """Return the place by torchrun's environment, or a single rank without one; exits if it is impossible.
 
-    With fewer GPUs than ranks, ranks share the GPUs round-robin.
-
-    Args:
-        parser: reports errors.
-        device: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``.
+    ``device``: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``. With fewer GPUs than ranks, ranks
+    share the GPUs round-robin.
     """
     rank = int(os.environ.get("RANK", "0"))
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -82,12 +79,7 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
 
 
 def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:
-    """Return the options and this process's place in the job; exits on a usage error.
-
-    Args:
-        workload: declares the options and their defaults.
-        argv: the command line; None for the process's own.
-    """
+    """Return the options and this process's place in the job; exits on a usage error."""
     parser = workload.parser()
     parsed = parser.parse_args(argv)
     place = find_place(parser, parsed.device or "auto")
@@ -120,12 +112,8 @@ def process_group(place: Place) -> Iterator[None]:
 
 
 def main(script: str, run: Callable[[argparse.Namespace, Place], None]) -> None:
-    """Run the job of this process's command line.
-
-    Args:
-        script: path of a bundled workload.
-        run: works inside the process group until its steps or its time are over. Raises OptionsError, on
-            all ranks alike, if it cannot do what the options ask for.
+    """Run the job of this process's command line, a bundled workload's. ``run`` raises OptionsError, on all
+    ranks alike, if it cannot do what the options ask for.
     """
     workload = catalog.find(script)
     assert workload is not None, script
@@ -150,15 +138,9 @@ def step_numbers(
     """Yield 0, 1, 2, ... up to the options' limits, each after the wait for its data.
 
     All ranks get the same number of steps. Comparing clocks costs a collective, so it happens rarely: rank
-    0 plans half of the batches that seem to be left, then looks again. The CPU waits if it is more than a
-    few steps ahead of the GPU, as in loops that read their loss.
-
-    Args:
-        options: ``steps``: most steps (0: no limit); ``seconds``: approximate end (None: never);
-            ``data_ms``: wait in each step.
-        place: this process's place in the job.
-        batches: returns the number of batches of the next step, the same on all ranks; called before each
-            step.
+    0 plans half of the batches that seem to be left, then looks again. ``batches()`` returns the number of
+    the next step, the same on all ranks. The CPU waits if it is more than a few steps ahead of the GPU, as
+    in loops that read their loss.
     """
     began_s = time.monotonic()
     done, look_again_at = 0, 1
@@ -185,15 +167,10 @@ def step_numbers(
 
 
 class Report:
-    """Prints rank 0's line every few seconds, and on request writes each step's figure to a file.
+    """Prints rank 0's line every few seconds, and writes each step's figure with all digits to the
+    ``results`` file, if there is one.
 
     Figures stay on the device until a line is due, so that printing does not synchronise each step.
-
-    Args:
-        options: as in `step_numbers`; ``results``: file for each step's figure, one per line, with all
-            digits; None: no file.
-        place: this process's place in the job.
-        figure: name of the job's figure, for the line.
     """
 
     def __init__(self, options: argparse.Namespace, place: Place, figure: str = "loss") -> None:

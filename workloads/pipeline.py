@@ -78,12 +78,8 @@ def bubble(mode: str, ranks: int, microbatches: int) -> float:
 
 
 class Neighbour:
-    """Transfers to and from the rank before this one, or after it.
-
-    Args:
-        rank: the neighbour; None if there is none.
-        like: an example of the sent tensors.
-        overlaps: request receives ahead, and wait for sends only at the step's end.
+    """Transfers of tensors like this one to and from the rank before this one, or after it; None: no such
+    rank. If it ``overlaps``, it requests receives ahead, and waits for sends only at the step's end.
     """
 
     def __init__(self, rank: int | None, like: Tensor, *, overlaps: bool) -> None:
@@ -128,14 +124,7 @@ class Neighbour:
 
 
 class Stage:
-    """One rank's layers, implemented here: all micro-batches forward, then all backward.
-
-    Args:
-        layers: the stage's layers.
-        options: the job's options.
-        place: which stage it is.
-        overlaps: as for a Neighbour.
-    """
+    """One rank's layers, implemented here: all micro-batches forward, then all backward."""
 
     def __init__(
         self, layers: nn.Module, options: argparse.Namespace, place: job.Place, *, overlaps: bool
@@ -202,11 +191,8 @@ def torchs(
 
 
 class BubbleMeter:
-    """Prints the bubble on rank 0 every few seconds, by formula and as measured.
-
-    Args:
-        formula: the bubble by formula.
-        busy_s: time of a step's micro-batches alone.
+    """Prints the bubble on rank 0 every few seconds, by formula and as measured: a step's micro-batches
+    alone take ``busy_s``.
     """
 
     def __init__(self, place: job.Place, formula: float, busy_s: float) -> None:

@@ -29,13 +29,10 @@ from overlaptop.workloads.ddp import in_buckets, whenever_complete
 
 
 class Bucket:
-    """Some parameters, which are views into one flat tensor, and this rank's share of them.
+    """Some parameters, which become views into one flat tensor, and this rank's share of them.
 
-    Args:
-        parameters: become views of the bucket's tensor.
-        place: selects this rank's share.
-        keeps_gradients: gradients are permanent views of another flat tensor; otherwise they are
-            concatenated when complete, and freed when they are reduced.
+    ``keeps_gradients``: they are permanent views of another flat tensor; otherwise they are concatenated
+    when complete, and freed when they are reduced.
     """
 
     def __init__(self, parameters: list[nn.Parameter], place: job.Place, *, keeps_gradients: bool) -> None:
