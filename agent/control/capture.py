@@ -82,7 +82,6 @@ class Capture(Action):
         return False
 
     def finish(self) -> Outcome:
-        """Write the trace and return its path. Raises OSError or RuntimeError with the reason."""
         results, self._results = self._results, None
         if results is None:
             raise RuntimeError(self._why_none)

@@ -32,7 +32,6 @@ class HostDelay:
         return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
 
     def refusal(self) -> str:
-        """Why this rank cannot be delayed in this way; empty: it can."""
         return ""
 
     def __call__(self) -> None:
@@ -130,7 +129,6 @@ class DelayTrial(Action):
         return True
 
     def finish(self) -> Outcome:
-        """Return the measured delay; other ranks report nothing."""
         if self._delay is None:
             return Outcome("")
         mean_ns = self._delay.mean_ns

@@ -77,7 +77,6 @@ class LocalExecution:
         return self._action.together and not self._acted.is_set()
 
     def changes_settings(self, step: int) -> bool:
-        """Whether the job may issue other work from ``step`` on, which begins."""
         return step >= self.armed_step and self._action.changes_settings(step)
 
     def on_boundary(self, step: int) -> None:

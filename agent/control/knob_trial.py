@@ -37,10 +37,7 @@ class KnobTrial(Action):
         return not self._is_set or self._end is None or step >= self._end
 
     def boundary(self, step: int) -> bool:
-        """Set the value, keep it, and restore the old one at the trial's end; later if setting took longer.
-
-        Raises RuntimeError if the value cannot be set or restored.
-        """
+        """Set the value, keep it, and restore the old one at the end; later if setting was slow."""
         if self._end is None:
             self._end = step + self._steps
         if not self._is_set:
@@ -59,7 +56,6 @@ class KnobTrial(Action):
             raise RuntimeError(self._why_it_stays(fault)) from fault
 
     def finish(self) -> Outcome:
-        """Return the change and when it was undone. Raises RuntimeError if either failed."""
         assert self._undoing is not None, "asked once the trial is over"
         try:
             self._undoing.finish()

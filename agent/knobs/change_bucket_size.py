@@ -59,7 +59,6 @@ class RebucketAction(SettingAction):
         self._fault = ""
 
     def refusal(self) -> str:
-        """Why the bucket size cannot be changed, or why that would make no difference."""
         # An undo acts on the model of the trial, even if other models have been made since.
         known = self._models.only() if not isinstance(self._wanted, BucketCaps) else self._known
         if isinstance(known, str):
@@ -116,7 +115,6 @@ class RebucketAction(SettingAction):
         return back
 
     def finish(self) -> Outcome:
-        """Return the change and its step. Raises RuntimeError if it failed."""
         if self._fault:
             raise RuntimeError(self._fault)
         return super().finish()
@@ -292,7 +290,6 @@ class BucketKnob:
         )
 
     def action(self, knob: str, value: int | None) -> RebucketAction:
-        """Return the action that sets this bucket size; None: the size the model was made with."""
         del knob
         return RebucketAction(None if value is None else value * MIB, self._models)
 

@@ -93,7 +93,6 @@ class DdpModels:
             self._sequence_numbers.note(step, model.process_group)
 
     def position(self, step: int) -> Position:
-        """Return the rank's position when ``step`` began. Raises LookupError if it is unknown."""
         model, begun = self._only(), self._sequence_numbers.at(step)
         if model is None:
             raise LookupError("has not one DistributedDataParallel model")

@@ -161,7 +161,6 @@ class PrefetchAction(SettingAction):
         self._was = ""
 
     def refusal(self) -> str:
-        """Why the depth cannot be changed, or not to this value."""
         return self._pass.units.objection() or self._lacks_memory()
 
     def position(self, step: int) -> Position:
@@ -252,7 +251,6 @@ class PrefetchKnobs:
         return tuple(each.facts(most) for each in self._passes.values())
 
     def action(self, knob: str, value: int | None) -> PrefetchAction:
-        """Return the action that sets this depth; None: the script's own lists."""
         return PrefetchAction(self._passes[knob], value)
 
     def note_step(self, step: int) -> None:

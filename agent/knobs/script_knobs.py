@@ -52,21 +52,17 @@ class ScriptKnob:
 
     @property
     def name(self) -> str:
-        """The declared name."""
         return self._declared.name
 
     @property
     def default(self) -> int:
-        """The value that the script gave."""
         return self._default
 
     @property
     def value(self) -> int:
-        """The present value."""
         return self._value
 
     def __index__(self) -> int:
-        """Return the present value where Python needs an integer: ``int(knob)``, ``range(knob)``."""
         return self._value
 
     def __repr__(self) -> str:
@@ -183,7 +179,6 @@ class ScriptKnobs:
             self._sequence_numbers.note(step, distributed.group.WORLD)
 
     def position(self, step: int, knob: ScriptKnob) -> Position:
-        """Return the rank's position when ``step`` began. Raises LookupError if it is unknown."""
         where = f"{self._sequence_numbers.at(step)} " if self._counts else ""
         return Position("all", f"{where}with {knob.name} {knob.value}")
 

@@ -47,20 +47,25 @@ def read_text(path: Path) -> str:
     return data.decode("ascii", "replace").strip()
 
 
+def text_if_any(path: Path) -> str:
+    """Return the text of a file, as `read_text`; empty if it cannot be read."""
+    try:
+        return read_text(path)
+    except UnavailableError:
+        return ""
+
+
 def read_int(path: Path) -> int | None:
     """Return the number in a file; None if the file holds anything else."""
     try:
-        return int(read_text(path))
-    except (UnavailableError, ValueError):
+        return int(text_if_any(path))
+    except ValueError:
         return None
 
 
 def find(path: Path, pattern: re.Pattern[str]) -> str | None:
     """Return the first group of the first match in a file; None without a match."""
-    try:
-        match = pattern.search(read_text(path))
-    except UnavailableError:
-        return None
+    match = pattern.search(text_if_any(path))
     return match[1] if match is not None else None
 
 
@@ -71,6 +76,14 @@ def entries(folder: Path) -> list[str]:
             return sorted(entry.name for entry in islice(found, MAX_ENTRIES))
     except OSError as fault:
         raise UnavailableError(f"{folder}: {fault.strerror}") from None
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, as `entries`, but none if it cannot be read."""
+    try:
+        return entries(folder)
+    except UnavailableError:
+        return []
 
 
 def parse_list(text: str) -> frozenset[int]:

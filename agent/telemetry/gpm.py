@@ -66,7 +66,6 @@ class Gpm:
         return {name: self._figure(name, place) for name, place in self._places.items()}
 
     def close(self) -> None:
-        """Free the buffers."""
         for buffer in self._buffers:
             with contextlib.suppress(NvmlError):
                 self._nvml.call("nvmlGpmSampleFree", buffer)

@@ -96,7 +96,6 @@ class GpuFacts:
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
-        """Read all facts."""
         self._unknown.clear()
         ask, call, library = self._ask, self._call, self._library
         active = ask("nvlink_count", self._active_links)

@@ -89,7 +89,6 @@ class MachineMonitor:
         return self._nic.add_rates(sample) if sample is not None and self._nic is not None else sample
 
     def close(self) -> None:
-        """Release NVML."""
         if self._rates is not None:
             self._rates.close()
         if self._nvml is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from overlaptop.agent.telemetry.files import UnavailableError, entries, read_int, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, names_in, read_int, read_text, text_if_any
 from overlaptop.agent.telemetry.nvml import NOT_YET
 from overlaptop.agent.telemetry.topology import MAX_PORTS
 from overlaptop.wire.devices import DeviceSample, NicErrors, Unknown
@@ -49,7 +49,7 @@ class NicMonitor:
         device = root / "sys/class/infiniband" / name
         ports = _folders(device / "ports")[:MAX_PORTS]
         interfaces = [] if ports else [root / "sys/class/net" / name]
-        if any(_link_layer(port) == "Ethernet" for port in ports):
+        if any(text_if_any(port / "link_layer") == "Ethernet" for port in ports):
             # A RoCE port counts RDMA only. An InfiniBand port counts its network interface's bytes, too.
             interfaces = _folders(device / "device/net")
         self._counters: dict[str, _Counters] = {
@@ -100,17 +100,7 @@ class NicMonitor:
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
-        return [folder / name for name in entries(folder)]
-    except UnavailableError:
-        return []
-
-
-def _link_layer(port: Path) -> str:
-    try:
-        return read_text(port / "link_layer")
-    except UnavailableError:
-        return ""
+    return [folder / name for name in names_in(folder)]
 
 
 def _total_bytes(counters: Iterable[tuple[Path, int]]) -> int:

@@ -131,12 +131,11 @@ class NumaMonitor:
 
     def _by_node(self, by_cpu: Mapping[int, int]) -> tuple[NodeShare, ...]:
         """Add up values by node; CPUs of unknown nodes are left out."""
-        return _shares(
-            {
-                node: sum(map(by_cpu.__getitem__, cpus & by_cpu.keys()))
-                for node, cpus in self._topology.cpus_by_node.items()
-            }
+        shares = (
+            NodeShare(node, sum(map(by_cpu.__getitem__, cpus & by_cpu.keys())))
+            for node, cpus in sorted(self._topology.cpus_by_node.items())
         )
+        return tuple(share for share in shares if share.amount)
 
     def _judge(self, allowed: frozenset[int] | None, policy: MemoryPolicy | None) -> tuple[str, str, str]:
         """Return state, reason and advice for the rank's binding.
@@ -210,7 +209,3 @@ def _on_one_socket(topology: Topology, nodes: Collection[int]) -> bool:
 def _nodes(numbers: Collection[int]) -> str:
     """``node 1``, ``nodes 0-3``."""
     return f"node{'s' * (len(numbers) > 1)} {format_list(numbers)}"
-
-
-def _shares(by_node: Mapping[int, int]) -> tuple[NodeShare, ...]:
-    return tuple(NodeShare(node, amount) for node, amount in sorted(by_node.items()) if amount)

@@ -150,7 +150,6 @@ class Nvml:
             raise NvmlError(f"NVML: {name} gave no text") from None
 
     def error(self, code: int) -> NvmlError:
-        """Return the error for one of NVML's return codes."""
         name = self._names.get(code, "")
         words = _DESCRIPTIONS.get(name)
         if words is None:

@@ -100,7 +100,6 @@ class Rates:
         return DeviceSample(self._rank, at_ns, **figures, unknown=unknown)
 
     def close(self) -> None:
-        """Free the resources."""
         if self._gpm is not None:
             self._gpm.close()
             self._gpm = None

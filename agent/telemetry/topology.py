@@ -15,6 +15,7 @@ from overlaptop.agent.telemetry.files import (
     UnavailableError,
     entries,
     find,
+    names_in,
     parse_list,
     read_int,
     read_text,
@@ -162,11 +163,8 @@ def _node_numbers(root: Path) -> list[int]:
 
 def _gpu_memory_nodes(root: Path) -> dict[str, int]:
     """Return the node of each GPU whose memory is a node, by PCI address."""
-    folder = root / "proc/driver/nvidia/gpus"
-    try:
-        nodes = {name: find(folder / name / "numa_status", _GPU_MEMORY_NODE) for name in entries(folder)}
-    except UnavailableError:  # no NVIDIA driver
-        return {}
+    folder = root / "proc/driver/nvidia/gpus"  # absent without NVIDIA's driver
+    nodes = {name: find(folder / name / "numa_status", _GPU_MEMORY_NODE) for name in names_in(folder)}
     return {name: int(node) for name, node in nodes.items() if node is not None}
 
 
@@ -197,20 +195,13 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
 def _is_a_part_of_another(device: Path, root: Path) -> bool:
     """Whether it is a virtual function whose physical function is also present."""
     whole = device / "physfn"
-    return bool(_pci_path(whole, root)) and any(map(_names, (whole / "infiniband", whole / "net")))
+    return bool(_pci_path(whole, root)) and any(map(names_in, (whole / "infiniband", whole / "net")))
 
 
 def _infiniband_speed(device: Path) -> int | None:
-    ports = _names(device / "ports")[:MAX_PORTS]
+    ports = names_in(device / "ports")[:MAX_PORTS]
     rates = (find(device / "ports" / port / "rate", _RATE_GBPS) for port in ports)
     return max((int(float(rate) * 1e9) for rate in rates if rate is not None), default=None)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return entries(folder)
-    except UnavailableError:
-        return []
 
 
 def _ethernet_speed(device: Path) -> int | None:
