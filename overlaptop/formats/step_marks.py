@@ -62,16 +62,14 @@ def annotations_of(
             apart[-1] = replace(apart[-1], end_ns=each.start_ns)
             cut += 1
         apart.append(each)
-    said = []
-    if again:
-        said.append(f"{plural(again, 'ProfilerStep annotation')} left out: of a step that is there twice")
-    if nested:
-        said.append(f"{plural(nested, 'ProfilerStep annotation')} left out: within another step")
-    if wide := len(found) - len(narrow):
-        said.append(f"{plural(wide, 'ProfilerStep annotation')} left out: around several steps")
-    if cut:
-        said.append(f"{plural(cut, 'ProfilerStep annotation')} cut: where the next step begins")
-    return tuple(sorted(apart, key=lambda each: each.number)), tuple(said)
+    left_out = (
+        (again, "left out: of a step that is there twice"),
+        (nested, "left out: within another step"),
+        (len(found) - len(narrow), "left out: around several steps"),
+        (cut, "cut: where the next step begins"),
+    )
+    remarks = (f"{plural(count, 'ProfilerStep annotation')} {what}" for count, what in left_out if count)
+    return tuple(sorted(apart, key=lambda each: each.number)), tuple(remarks)
 
 
 def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:

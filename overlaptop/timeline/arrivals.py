@@ -248,13 +248,8 @@ def waiting(
     of M, without the time of collectives that are not attributed. The remainder is not attributed. `comm`
     is canonical and may reach beyond the step, as collectives may: each step has its part of them.
     """
-    starts, moved, ends, not_attributed, sends = (
-        [],
-        [],
-        [],
-        [],
-        [],
-    )  # three lists: faster to make arrays from
+    starts, moved, ends = [], [], []  # three lists: faster to make arrays from
+    not_attributed, sends = [], []
     for each in collectives:
         share = each._shares.get(rank)  # noqa: SLF001 - same module, and called very often
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
