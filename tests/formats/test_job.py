@@ -34,19 +34,16 @@ def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
     found = analyze(tmp_path, LaneRules())
     assert [whole.compute_ns for whole in found.whole] == [10_000, 20_000]
     assert found.world_size == 2
+    (said,) = found.remarks
+    assert said.endswith("(0 a.json, 1 b.json)")
 
 
-@pytest.mark.parametrize(
-    ("ranks", "at_fault", "words"),
-    [
-        ((None, 0), "a.json", "names no rank, but other traces here do"),
-        ((0, None), "b.json", "names no rank, but other traces here do"),
-    ],
-)
-def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, ranks, at_fault, words):
-    for name, rank in zip(("a.json", "b.json"), ranks, strict=True):
-        write(tmp_path / name, *EVENTS, rank=rank)
-    assert fault_of(tmp_path) == f"{tmp_path / at_fault}: {words.format(folder=tmp_path)}"
+@pytest.mark.parametrize("first", [0, None])
+def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, first):
+    write(tmp_path / "a.json", *EVENTS, rank=first)
+    write(tmp_path / "b.json", *EVENTS, rank=None if first == 0 else 0)
+    at_fault = tmp_path / ("a.json" if first is None else "b.json")
+    assert fault_of(tmp_path) == f"{at_fault}: names no rank, but other traces here do"
 
 
 def test_of_several_traces_of_each_rank_the_last_is_taken(tmp_path):
@@ -118,13 +115,6 @@ def test_ranks_come_from_the_number_that_differs(names, ranks):
     found = ranks_of(names)
     assert found.known == (ranks is not None)
     assert found.ranks == tuple(range(len(names)) if ranks is None else ranks)
-
-
-def test_where_no_rank_is_known_each_file_is_named(tmp_path):
-    for pid in (4711, 14_000):
-        write(tmp_path / f"libkineto_{pid}.json", *EVENTS, rank=None)
-    (said,) = analyze(tmp_path, LaneRules()).remarks
-    assert said.endswith("(0 libkineto_4711.json, 1 libkineto_14000.json)")
 
 
 def test_each_gpu_of_one_trace_is_a_row(tmp_path):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,26 +63,6 @@ def test_each_category_of_gpu_event_has_its_lane():
         Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.COMM, Lane.COPY, Lane.COMPUTE, Lane.COPY,
     ]  # fmt: skip
     assert found.is_kernel.tolist() == [True, True, False, False, False, True, False]
-
-
-def test_a_kernel_knows_when_it_was_launched():
-    found = load(
-        kernel(10, 1, correlation=5),
-        kernel(20, 1, correlation=6),
-        kernel(30, 1),
-        launch(3.5, 5),
-        mark(1, 0, 9),
-    ).activities
-    unknown = NOT_LAUNCHED_NS
-    assert found.launched_ns.tolist() == [BASE_NS + 3500, unknown, unknown]
-
-
-def test_activities_come_by_start_with_one_number_a_stream():
-    found = load(kernel(4, 1, "c"), kernel(1, 1, "a"), kernel(2, 1, "b", stream=8))
-    queue = found.activities.queue
-    assert found.activities.names == ["a", "b", "c"]
-    assert len(np.unique(queue)) == 2
-    assert queue[0] == queue[2]
 
 
 def test_each_gpu_of_a_trace_is_read_by_itself():

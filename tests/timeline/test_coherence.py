@@ -52,13 +52,6 @@ def test_an_impossible_record_is_left_out(bad, why):
     assert found.end_ns[found.keep].max() == 1090 * US
 
 
-def test_a_kernel_ends_where_the_next_of_its_stream_begins():
-    found = checked((0, 1_600_000), *GOOD)
-    assert found.found == {coherence.RUNS_OVER: 1}
-    assert found.keep.all()
-    assert found.end_ns[0] == 100 * US
-
-
 @pytest.mark.parametrize(
     "rows",
     [

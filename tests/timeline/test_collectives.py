@@ -74,24 +74,18 @@ def test_point_to_point_goes_one_way(n, size):
         assert link_bytes(op, size, n) == LinkBytes(0, size)
 
 
-@pytest.mark.parametrize("op", NOTHING)
-def test_a_barrier_moves_nothing(op):
-    assert link_bytes(op, 4, 8) == LinkBytes(0, 0)
-
-
-@pytest.mark.parametrize("op", UNTOLD)
-def test_what_no_formula_covers_is_unknown(op):
-    assert link_bytes(op, 1024, 8) is None
-
-
-@pytest.mark.parametrize(("size", "ranks"), [(None, 8), (1024, None)])
-def test_without_bytes_or_group_nothing_is_known(size, ranks):
-    assert link_bytes("allreduce_", size, ranks) is None
-
-
-@pytest.mark.parametrize("op", [*ALL_REDUCE, *SENDS, *UNTOLD])
-def test_a_rank_alone_sends_nothing(op):
-    assert link_bytes(op, None, 1) == LinkBytes(0, 0)
+@pytest.mark.parametrize(
+    ("ops", "size", "ranks", "expected"),
+    [
+        (NOTHING, 4, 8, LinkBytes(0, 0)),
+        (UNTOLD, 1024, 8, None),
+        (ALL_REDUCE, None, 8, None),
+        (ALL_REDUCE, 1024, None, None),
+        ((*ALL_REDUCE, *SENDS, *UNTOLD), None, 1, LinkBytes(0, 0)),
+    ],
+)
+def test_what_moves_nothing_is_told_from_what_is_unknown(ops, size, ranks, expected):
+    assert {link_bytes(op, size, ranks) for op in ops} == {expected}
 
 
 def ring_over(nodes, per_node, rounds, chunk):

@@ -5,13 +5,8 @@ from overlaptop.timeline.passed_on_waits import Link, PassedOnWait, passed_on_wa
 
 
 def made(group, parts, not_attributed=""):
-    return Collective(
-        "allreduce",
-        group,
-        1024,
-        tuple(Part(rank, *span) for rank, span in sorted(parts.items())),
-        not_attributed,
-    )
+    of_ranks = tuple(Part(rank, *span) for rank, span in sorted(parts.items()))
+    return Collective("allreduce", group, 1024, of_ranks, not_attributed)
 
 
 # Ranks 0 and 1, and 2 and 3, share their layers (tp); 0 and 2, and 1 and 3, share their gradients (dp).
