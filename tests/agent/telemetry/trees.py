@@ -198,9 +198,4 @@ POWER9 = Machine(
     gpu_memory_nodes={"0004:04:00.0": 255, "0035:03:00.0": 254},
 )
 
-MACHINES = {
-    "two sockets": TWO_SOCKETS,
-    "NPS4": NPS4,
-    "Grace-Hopper": GRACE_HOPPER,
-    "POWER9": POWER9,
-}
+MACHINES = {"two sockets": TWO_SOCKETS, "NPS4": NPS4, "Grace-Hopper": GRACE_HOPPER, "POWER9": POWER9}
