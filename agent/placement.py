@@ -80,10 +80,7 @@ def _step_number(environ: Mapping[str, str]) -> int | None:
 
 
 def of_process_group(
-    rank: int,
-    world_size: int,
-    environ: Mapping[str, str] = os.environ,
-    local: str = "LOCAL_RANK",
+    rank: int, world_size: int, environ: Mapping[str, str] = os.environ, local: str = "LOCAL_RANK"
 ) -> RankPlacement:
     """The placement of a process whose rank only its process group knows (`torch.multiprocessing`).
 

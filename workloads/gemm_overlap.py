@@ -29,13 +29,7 @@ from torch import Tensor
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job, user_buffers
-from overlaptop.workloads.collective_matmul import (
-    Collectives,
-    Group,
-    Ring,
-    SymmetricMemory,
-    Way,
-)
+from overlaptop.workloads.collective_matmul import Collectives, Group, Ring, SymmetricMemory, Way
 from overlaptop.workloads.entries.overlapped_products import GEMM_OVERLAP, why_no_method
 from overlaptop.workloads.entries.workload import is_installed
 

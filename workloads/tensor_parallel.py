@@ -33,14 +33,7 @@ from torch.nn import functional
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
-from overlaptop.workloads.collective_matmul import (
-    Collectives,
-    Group,
-    Ring,
-    Started,
-    SymmetricMemory,
-    Way,
-)
+from overlaptop.workloads.collective_matmul import Collectives, Group, Ring, Started, SymmetricMemory, Way
 from overlaptop.workloads.ddp import Reducer
 
 LEARNING_RATE = 0.02

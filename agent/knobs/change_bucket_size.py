@@ -172,10 +172,7 @@ class RebucketAction(SettingAction):
         config = BucketCaps.of(model).config
         if config is not None:
             config = dataclasses.replace(
-                config,
-                bucket_bytes_cap=wanted,
-                first_bucket_bytes_cap=wanted,
-                per_bucket_bytes_caps=(),
+                config, bucket_bytes_cap=wanted, first_bucket_bytes_cap=wanted, per_bucket_bytes_caps=()
             )
         return BucketCaps(wanted, by_default=False, config=config)
 

@@ -36,11 +36,7 @@ GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
 
 
 def totals(
-    measured: StepSpans,
-    rank: int,
-    dropped: int,
-    mark: str = "",
-    thread: TrainingThread | None = None,
+    measured: StepSpans, rank: int, dropped: int, mark: str = "", thread: TrainingThread | None = None
 ) -> StepTotals:
     """Return the step in numbers; lanes are None if only its phases were measured.
 

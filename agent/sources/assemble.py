@@ -70,12 +70,7 @@ class RecordedStep(Generic[Timestamp]):
             [(edge, to(at)) for edge, at in self.edges],
             [
                 RecordedCollective(
-                    each.call,
-                    to(each.begin),
-                    to(each.end),
-                    each.stream_key,
-                    each.on_compute,
-                    each.lost,
+                    each.call, to(each.begin), to(each.end), each.stream_key, each.on_compute, each.lost
                 )
                 for each in self.collectives
                 if each.end is not None

@@ -75,11 +75,7 @@ class KernelsSource:
     compute_exact = True
 
     def __init__(
-        self,
-        every: int | None,
-        device_index: int | None,
-        rules: LaneRules,
-        budget: float | None = None,
+        self, every: int | None, device_index: int | None, rules: LaneRules, budget: float | None = None
     ) -> None:
         """Measure on `device_index`; None: on the current device at the start."""
         self.reason = ""

@@ -79,13 +79,7 @@ def _memory_node(nvml: Nvml, site: GpuSite) -> int | None:
 class GpuFacts:
     """Reads one GPU's facts: all of them once, later only those that may change."""
 
-    def __init__(
-        self,
-        nvml: Nvml,
-        rank: int,
-        site: GpuSite,
-        gpus: Sequence[GpuSite],
-    ) -> None:
+    def __init__(self, nvml: Nvml, rank: int, site: GpuSite, gpus: Sequence[GpuSite]) -> None:
         """``gpus``: all GPUs that NVML shows. Raises NvmlError if this GPU cannot be reached."""
         self._rank = rank
         self._site = site

@@ -125,12 +125,7 @@ def test_nodes_of_ranks_are_known_from_their_launcher(ranks, environ, nodes):
 
 @pytest.mark.parametrize(
     ("distribution", "by_torchrun", "nodes"),
-    [
-        ("block:cyclic", False, 1),
-        ("", False, 1),
-        ("cyclic", False, None),
-        ("cyclic", True, 1),
-    ],
+    [("block:cyclic", False, 1), ("", False, 1), ("cyclic", False, None), ("cyclic", True, 1)],
 )
 def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, nodes):
     """A script that gives torch SLURM's numbers has ranks 0, 2, 4 on one node and 1, 3, 5 on the other."""

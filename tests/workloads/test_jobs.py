@@ -55,10 +55,7 @@ def test_ddp_learns_and_ranks_share_what_they_learn(ddp_losses, results):
 
 @pytest.mark.parametrize(
     ("by", "workload"),
-    [
-        *((by, "ddp") for by in ("sleep", "compute", "gc", "batches")),
-        ("loader", "allreduce_matmul"),
-    ],
+    [*((by, "ddp") for by in ("sleep", "compute", "gc", "batches")), ("loader", "allreduce_matmul")],
 )
 def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_losses, results, tmp_path):
     steps, tiny = 8, TINY_GPT if workload == "ddp" else TINY_MATMUL

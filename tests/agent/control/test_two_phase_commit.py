@@ -10,12 +10,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control.two_phase_commit import (
-    Decision,
-    Position,
-    StepProgress,
-    TwoPhaseCommit,
-)
+from overlaptop.agent.control.two_phase_commit import Decision, Position, StepProgress, TwoPhaseCommit
 from tests.processes import eventually
 
 RANKS = 4

@@ -77,9 +77,7 @@ def train(
     """
     torch.manual_seed(0)
     model = DistributedDataParallel(
-        Model(name == "unused parameters").to(DEVICE),
-        bucket_cap_mb=in_mib(FIRST_SIZE),
-        **VARIANTS[name],
+        Model(name == "unused parameters").to(DEVICE), bucket_cap_mb=in_mib(FIRST_SIZE), **VARIANTS[name]
     )
     if name == "hook":
         model.register_comm_hook(None, allreduce_hook)

@@ -43,9 +43,7 @@ SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("../job/train.py",), ("-m", "train"), ("-P", "../job/train.py")],
-    ids=" ".join,
+    "words", [("../job/train.py",), ("-m", "train"), ("-P", "../job/train.py")], ids=" ".join
 )
 def test_agent_imports_no_module_of_the_start_folder(tmp_path, sockets, words):
     here = traps(tmp_path / "here")

@@ -78,10 +78,7 @@ raise ValueError("x")
 """
 
 
-@pytest.mark.parametrize(
-    ("ends", "status"),
-    [("pass", 1), ("sys.exit(7)", 7)],
-)
+@pytest.mark.parametrize(("ends", "status"), [("pass", 1), ("sys.exit(7)", 7)])
 def test_a_scripts_excepthook_sees_its_frames_only(script, ends, status):
     path = script(HOOK)
     same(*both(str(path), ends, folder=path.parent), status)
@@ -200,11 +197,7 @@ def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
     same(plain, with_agent, 1)
 
 
-UNRUNNABLE = {
-    "a folder": None,
-    "absent.py": None,
-    "an archive": b"PK\x05\x06" + bytes(18),
-}
+UNRUNNABLE = {"a folder": None, "absent.py": None, "an archive": b"PK\x05\x06" + bytes(18)}
 """The content of the files that lie there."""
 
 

@@ -34,9 +34,7 @@ BYTES = "caf\udce9"
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [{"TORCHELASTIC_RUN_ID": BYTES}, {"RANK": "9" * 5000}],
-    ids=["bytes", "rank"],
+    "environment", [{"TORCHELASTIC_RUN_ID": BYTES}, {"RANK": "9" * 5000}], ids=["bytes", "rank"]
 )
 def test_no_variable_of_a_launcher_ends_the_job(script, environment):
     path = script(TRAINS)

@@ -18,16 +18,7 @@ from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 from overlaptop.timeline.overlap import break_down
 
-from .recordings import (
-    ALL_REDUCE,
-    ELEMENTWISE,
-    FUSED,
-    GEMM,
-    SPIN,
-    Trace,
-    names,
-    recording,
-)
+from .recordings import ALL_REDUCE, ELEMENTWISE, FUSED, GEMM, SPIN, Trace, names, recording
 
 LANES = ("compute", "comm", "copy", "fused", "stall")
 
@@ -227,8 +218,7 @@ def test_fused_kernel_has_a_lane_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("device", "from_device", "to_device", "counts"),
-    [(0, 0, 1, True), (1, 1, 0, True), (1, 1, 2, False)],
+    ("device", "from_device", "to_device", "counts"), [(0, 0, 1, True), (1, 1, 0, True), (1, 1, 2, False)]
 )
 def test_peer_copy_counts_on_both_gpus(device, from_device, to_device, counts):
     devices = {"device": device, "from_device": from_device, "to_device": to_device}

@@ -6,18 +6,7 @@ from statistics import median
 
 import pytest
 
-from .gpu import (
-    DDP,
-    FSDP2,
-    FSDP2_WORDS,
-    JOBS,
-    NPROC,
-    SHARED,
-    one_gpu,
-    profile,
-    two_gpus,
-    two_ranks,
-)
+from .gpu import DDP, FSDP2, FSDP2_WORDS, JOBS, NPROC, SHARED, one_gpu, profile, two_gpus, two_ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 

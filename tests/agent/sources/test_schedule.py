@@ -146,8 +146,7 @@ def test_between_bursts_one_step_a_second_is_measured(step_ms):
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "cost", "prior"),
-    [(5, 0.3, LAUNCH_BOUND_COST), (112, 0.3, COST), (1500, 0.12, COST)],
+    ("step_ms", "cost", "prior"), [(5, 0.3, LAUNCH_BOUND_COST), (112, 0.3, COST), (1500, 0.12, COST)]
 )
 @pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
 def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):

@@ -49,10 +49,7 @@ def facts(
 
 def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
     found = facts(
-        TWO_SOCKETS,
-        Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1"),
-        tmp_path,
-        gpu=5,
+        TWO_SOCKETS, Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1"), tmp_path, gpu=5
     )
     assert found == NumaFacts(
         rank=3,

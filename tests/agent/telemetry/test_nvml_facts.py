@@ -11,12 +11,7 @@ from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite
 
 from . import machines
-from .driver import (
-    GPU_IS_LOST,
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-    Driver,
-)
+from .driver import GPU_IS_LOST, LIBRARY_NOT_FOUND, NO_PERMISSION, Driver
 
 FACTS_FUNCTIONS = {
     "nvmlDeviceGetNvLinkState": {"nvlink_count", "nvlink_version", "nvlink_peak_bytes_per_s", "links"},

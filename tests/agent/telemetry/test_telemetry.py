@@ -17,12 +17,7 @@ from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
-from overlaptop.wire.devices import (
-    DeviceFacts,
-    DeviceSample,
-    MachineFacts,
-    NumaFacts,
-)
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.schema import Message
 from tests.processes import eventually
 
