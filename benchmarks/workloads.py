@@ -92,7 +92,7 @@ RUNS = (
     *modes("double_buffer", "--mode sequential", "--mode slow-loader", "--mode double-buffered"),
     *modes("small_messages", "--wait at-once", "--wait late", "--wait together", "--wait polling"),
     *modes("small_messages", "--send coalesced", "--send flat"),
-    *modes("gemm_overlap", *(f"--method {each}" for each in ("torch", "ring", "symmetric-memory", "flux"))),
+    *modes("gemm_overlap", *(f"--method {each}" for each in ("torch", "ring", "symmetric-memory"))),
     Run("gemm_overlap", "--method transformer-engine", environment=_USER_BUFFERS),
     Run("te_layernorm_mlp", "--no-overlap", environment=_USER_BUFFERS, more=_LONG),
     Run("te_layernorm_mlp", "--overlap", environment=_USER_BUFFERS, more=_LONG),

@@ -68,8 +68,7 @@ class Work:
             self._staging.finish(self._gradient)
         if self._copy_stream:
             torch.cuda.current_stream().wait_stream(self._copy_stream)
-        if reducing:
-            reducing.wait()
+        job.wait(reducing)
         self._batch, self._next_batch = self._next_batch, self._batch
         self._step += 1
         return product[0].float().mean() + self._gradient[:1024].float().mean()

@@ -59,8 +59,7 @@ class Collectives(Way):
 
     def gather_multiply(self, started: Started, weight: Tensor) -> tuple[Tensor, Tensor]:
         full, gathering = started
-        if gathering is not None:
-            gathering.wait()
+        job.wait(gathering)
         return full, full @ weight
 
     def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
@@ -91,7 +90,7 @@ class Ring(Way):
             at = (self._rank - turn) % self._ranks
             moving = self._exchange(chunks[at], chunks[at - 1]) if turn < self._ranks - 1 else []
             torch.mm(chunks[at], weight, out=products[at])
-            _wait(moving)
+            job.wait(*moving)
         return full, product
 
     def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
@@ -101,7 +100,7 @@ class Ring(Way):
         for turn in range(self._ranks):
             # The rank's own chunk comes last: by then it has received the others' sum.
             total = chunks[(self._rank - 1 - turn) % self._ranks] @ weight
-            _wait(moving)
+            job.wait(*moving)
             if arriving is not None:
                 total += arriving
             if turn < self._ranks - 1:
@@ -143,8 +142,3 @@ class SymmetricMemory(Way):
             rows, weight, "sum", scatter_dim=0, group_name=self._name
         )
         return own, None
-
-
-def _wait(moving: list[dist.Work]) -> None:
-    for work in moving:
-        work.wait()

@@ -99,9 +99,7 @@ class Reducer:
         if not self._overlaps:
             for bucket in self._buckets:
                 bucket.reduce(async_op=False)
-        for work in self._pending:
-            if work is not None:
-                work.wait()
+        job.wait(*self._pending)
         self._pending.clear()
 
     def close(self) -> None:

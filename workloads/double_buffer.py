@@ -91,16 +91,14 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         loss = model(loader.next()).float().square().mean()
         loss.backward()
 
-        if reducing is not None:
-            reducing.wait()
+        job.wait(reducing)
         reduced.attach()
         optimizer.step()  # with the previous step's gradients; in the first step they are 0
         report.add(loss)
         mark_step()  # here, so that an all-reduce begins and ends in the same step
         reducing = filling.reduce(async_op=options.mode != "sequential")
         filling, reduced = reduced, filling
-    if reducing is not None:
-        reducing.wait()
+    job.wait(reducing)
     loader.close()
 
 

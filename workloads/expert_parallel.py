@@ -43,13 +43,12 @@ class Transfer:
         """Send rows; the returned tensor is filled once `finish` has returned."""
         there, here = (self._received, self._sent) if back else (self._sent, self._received)
         self._rows = rows.new_empty(sum(here), rows.shape[1])
-        work = dist.all_to_all_single(self._rows, rows.contiguous(), here, there, async_op=self._overlaps)
-        self._work = work
+        sent = rows.contiguous()
+        self._work = dist.all_to_all_single(self._rows, sent, here, there, async_op=self._overlaps)
         return self._rows
 
     def finish(self) -> Tensor:
-        if self._work is not None:
-            self._work.wait()
+        job.wait(self._work)
         rows, self._work, self._rows = self._rows, None, torch.empty(0)
         return rows
 
@@ -153,10 +152,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
             made = layer(made, experts.to(place.device))
         loss = made.float().square().mean()
         (loss / ranks).backward()
-        works = [dist.all_reduce(each.grad, async_op=True) for each in everywhere]
-        for work in works:
-            assert work is not None, "it is asynchronous"
-            work.wait()
+        job.wait(*[dist.all_reduce(each.grad, async_op=True) for each in everywhere])
         optimizer.step()
         optimizer.zero_grad()
         report.add(loss)

@@ -152,7 +152,7 @@ def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Pl
         "symmetric-memory": lambda: by(SymmetricMemory(group), work),
         "transformer-engine": lambda: by_transformer_engine(work, group),
     }
-    wanted = (*every, "flux") if options.method == "all" else (options.method,)
+    wanted = every if options.method == "all" else (options.method,)
     return {name: why_no_method(name, place.world_size, place.defaults) or every[name]() for name in wanted}
 
 

@@ -35,6 +35,12 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+def wait(*works: dist.Work | None) -> None:
+    for work in works:
+        if work is not None:  # None: the collective was not asynchronous
+            work.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The process's rank and device."""

@@ -99,8 +99,7 @@ class Neighbour:
             return rows
         rows, work = self._arriving
         self._ask()
-        if work is not None:
-            work.wait()
+        job.wait(work)
         return rows
 
     def _ask(self) -> None:
@@ -117,9 +116,7 @@ class Neighbour:
             dist.send(rows, self.rank)
 
     def settle(self) -> None:
-        for work in self._sending:
-            if work is not None:
-                work.wait()
+        job.wait(*self._sending)
         self._sending.clear()
 
 

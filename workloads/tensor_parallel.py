@@ -67,8 +67,7 @@ class Up(torch.autograd.Function):
         full, weight = ctx.saved_tensors
         own, summing = ctx.way.multiply_scatter(gradient.contiguous(), weight.t())
         of_weight = full.t() @ gradient
-        if summing is not None:
-            summing.wait()
+        job.wait(summing)
         return own, of_weight, None, None
 
 
@@ -130,9 +129,8 @@ class Half:
         self._sum = job.apply(Down, self._hidden, layer.down, self.way, self)
 
     def collect(self) -> None:
-        if self.summing is not None:
-            with torch.no_grad():  # gloo writes into the result, which autograd would take for a new value
-                self.summing.wait()
+        with torch.no_grad():  # gloo writes into the result, which autograd would take for a new value
+            job.wait(self.summing)
         if self._sum is not None:
             self.tokens = job.apply(Add, self.tokens, self._sum, self)
 

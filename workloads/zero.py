@@ -79,9 +79,8 @@ class Bucket:
 
     def step(self) -> None:
         """Optimize this rank's share as soon as its gradients have arrived."""
-        if self._reducing is not None:
-            self._reducing.wait()
-            self._reducing = None
+        job.wait(self._reducing)
+        self._reducing = None
         if not self._scatters and self._reduced is not None:
             self._share.grad = self._reduced[self._own].clone()
         self._optimizer.step()
@@ -93,9 +92,8 @@ class Bucket:
         self._gathering = job.all_gather(self._weights, self._share.detach(), async_op=async_op)
 
     def wait_for_weights(self) -> None:
-        if self._gathering is not None:
-            self._gathering.wait()
-            self._gathering = None
+        job.wait(self._gathering)
+        self._gathering = None
 
 
 class Zero:

@@ -6,7 +6,6 @@ from overlaptop.workloads.entries.workload import (
     REPLICAS,
     bundled,
     common,
-    is_installed,
     ranks_a_replica,
     require_multiple,
     why_no_gpu_each,
@@ -21,10 +20,6 @@ def why_no_method(method: str, ranks: int, where: Defaults) -> str:
         return why_no_gpu_each(ranks, where)
     if method == "transformer-engine":
         return why_no_transformer_engine(ranks, where, overlaps=True)
-    if method == "flux":
-        return (
-            "flux is installed, but not used yet" if is_installed(method) else "Flux is not installed here"
-        )
     return ""
 
 
@@ -46,7 +41,7 @@ GEMM_OVERLAP = bundled(
     "all-gather + product and product + reduce-scatter, by all ways to overlap them: a table",
     Option(
         "--method", "by which",
-        choices=("all", "torch", "ring", "symmetric-memory", "transformer-engine", "flux"), default="all",
+        choices=("all", "torch", "ring", "symmetric-memory", "transformer-engine"), default="all",
     ),
     # On two H200s 2.2 Tflop and 67 MB (bfloat16) each way; on two laptop cores 20 ms.
     Option("m", "tokens", positive_int, "M", on_gpu=8192, on_shared=2048, on_cpu=512),
