@@ -1,8 +1,10 @@
 """JobTimeline: the steps, lanes and collectives of all ranks on one clock, for every export."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.records import step_record
@@ -99,9 +101,11 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
 
     Only steps that were measured while somebody watched have lanes and collectives.
     """
-    drawn = sorted({kept.step for view in snapshot.ranks for kept in view.timelines})
+    views = tuple(structs.replace(view, history=_steps_of(view)) for view in snapshot.ranks)
+    snapshot = replace(snapshot, ranks=views)  # timelines are kept for longer than the history
+    drawn = sorted({kept.step for view in views for kept in view.timelines})
     waits = {each.step: each for each in snapshot.kept_step_waits}
-    details: dict[int, dict[int, StepDetail]] = {view.rank: {} for view in snapshot.ranks}
+    details: dict[int, dict[int, StepDetail]] = {view.rank: {} for view in views}
     for number in drawn:
         past = in_step(snapshot, number)
         if past.waits is not None:
@@ -113,13 +117,13 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
     ranks = tuple(
         _rank_timeline(
             view.info,
-            steps := _steps_of(view),
-            tuple(step for step in steps if step.measured and step.step in details[view.rank]),
+            view.history,
+            tuple(step for step in view.history if step.measured and step.step in details[view.rank]),
             _lanes_of(details[view.rank].values()),
             found,
             samples=view.samples,
         )
-        for view in snapshot.ranks
+        for view in views
         if view.info is not None
     )
     return JobTimeline(snapshot.job.job if snapshot.job is not None else "", ranks, waits, found)

@@ -11,9 +11,10 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from overlaptop.export import perfetto
 from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.timeline.spans import clip, from_pairs, intersection, length_ns
 from tests.export.jobs import RECORDED, folders, recorded, traced
-from tests.fleet.builders import GB, info, sample, status, welcome
+from tests.fleet.builders import GB, info, sample, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import waiting_job
 
@@ -123,6 +124,16 @@ def test_a_running_jobs_drawn_steps_have_the_same_figures() -> None:
     assert [len(each.drawn) for each in job.ranks] == [8] * 4
     assert {record.late_rank for record in job.step_records()} == {2}
     require_same_figures(job)
+
+
+def test_steps_that_left_the_history_keep_their_collectives() -> None:
+    session = waiting_job(late=lambda _: 2)
+    measured = from_snapshot(session.tick())
+    session.say(*(unmeasured(rank, 8 + number) for number in range(HISTORY_STEPS) for rank in range(4)))
+    job = from_snapshot(session.tick())
+    assert len(job.ranks[0].steps) > HISTORY_STEPS
+    assert job.collectives == measured.collectives
+    assert not any(len(each.attribution.not_attributed) for each in job.ranks)
 
 
 def test_links_are_counters_of_their_samples() -> None:
