@@ -21,6 +21,9 @@ from overlaptop.wire.protocol import JOB_KEY
 
 _EVERY_NS = 400_000_000
 """Recorded time between two Snapshots: timelines are kept until they are compared."""
+_ARRIVAL_NS = 2_000_000_000
+"""Maximum time from a step's end to its arrival. A recording that was begun late has earlier steps, too: of
+these, the hub kept only the lengths."""
 _MOST_REPORT_BYTES = 16 << 20
 _SAME = {
     "late_ranks": attrgetter("rank"),
@@ -114,7 +117,8 @@ def _of_recording(path: Path, window: str = "") -> RunRecord:
     from_words, dash, to_words = window.partition("-")
     if bool(window) != bool(dash and from_words and to_words):
         raise CommandError(f"{window!r} is no window: 10:05-10:10, or +60s-+120s", 2)
-    log, to_ns = RunLog(), recording.last_ns
+    to_ns = recording.last_ns
+    log = RunLog(Samples(begun_ns=recording.first_ns - _ARRIVAL_NS))
     with closing(ReplaySession(recording)) as session:
         if window:
             from_ns, to_ns = moment_ns(from_words, recording), moment_ns(to_words, recording)

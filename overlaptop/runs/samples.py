@@ -28,11 +28,13 @@ _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 class Samples:
     """Steps, and then their collectives. Either may be added repeatedly."""
 
-    def __init__(self, from_ns: int = 0, to_ns: int = MAX_INT64, *, first_step: int = FIRST_STEPS) -> None:
-        """Keep steps that begin between these Unix times. Steps before `first_step` count only if there are
-        no others.
+    def __init__(
+        self, from_ns: int = 0, to_ns: int = MAX_INT64, *, first_step: int = FIRST_STEPS, begun_ns: int = 0
+    ) -> None:
+        """Keep steps that begin between these Unix times. Steps before `first_step`, and those that ended
+        before `begun_ns`, count only if there are no others.
         """
-        self._first_step = first_step
+        self._first_step, self._begun_ns = first_step, begun_ns
         self._from_ns, self._to_ns = from_ns, to_ns
         self._steps: dict[int, dict[int, StepTotals]] = {}
         self._newest: dict[int, StepTotals] = {}
@@ -81,8 +83,8 @@ class Samples:
 
     @property
     def going(self) -> dict[int, dict[int, StepTotals]]:
-        """The steps that count, by number and rank: without the first ones, those that a command disturbed,
-        and those in which the job stalled.
+        """The steps that count, by number and rank: without the first ones, those of before the recording,
+        those that a command disturbed, and those in which the job stalled.
         """
         if self._going is None:
             found = {
@@ -90,8 +92,9 @@ class Samples:
                 for number, of_ranks in sorted(self._steps.items())
                 if not any(step.disturbed for step in of_ranks.values())
             }
-            settled = {number: each for number, each in found.items() if number >= self._first_step}
-            found = settled or found
+            ends_ns = {number: max(map(_end_ns, each.values())) for number, each in found.items()}
+            found = {at: each for at, each in found.items() if ends_ns[at] >= self._begun_ns} or found
+            found = {at: each for at, each in found.items() if at >= self._first_step} or found
             limit_ns = longest_going_ns([round(_length_ns(of_ranks)) for of_ranks in found.values()])
             self._going = {number: each for number, each in found.items() if _length_ns(each) <= limit_ns}
         return self._going
@@ -158,7 +161,11 @@ class Samples:
                 values[name][at] = value
         ranked = {name: at for at, name in enumerate(("step", "overlap", "exposed", "waiting", "transfer"))}
         names = sorted(values, key=lambda name: (ranked.get(name, len(ranked)), name.startswith("rank ")))
-        return [_figure(name, values[name], len(self.going)) for name in names]
+        return [_figure(name, values[name]) for name in names]
+
+
+def _end_ns(step: StepTotals) -> int:
+    return step.start_ns + step.step_ns
 
 
 def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
@@ -200,9 +207,9 @@ def _transfers(waits: StepWaits) -> dict[str, float]:
     return dict(found)
 
 
-def _figure(name: str, values: Mapping[int, float], steps: int) -> Figure:
-    """`values`: by the step's place among the `steps` of the run."""
-    blocks = _blocks(values, steps)
+def _figure(name: str, values: Mapping[int, float]) -> Figure:
+    """`values`: by the step's place in the run."""
+    blocks = _blocks(values)
     spread = None
     if blocks:
         low, *_, high = quantiles(blocks, n=6)
@@ -217,14 +224,16 @@ def _figure(name: str, values: Mapping[int, float], steps: int) -> Figure:
     )
 
 
-def _blocks(values: Mapping[int, float], steps: int) -> list[float]:
-    """Cut the run into the most blocks (28, 14, 7) that each contain a value; return their medians, or
-    nothing. Only 7 blocks may be shorter than _LEAST_STEPS.
+def _blocks(values: Mapping[int, float]) -> list[float]:
+    """Cut the steps from the first value to the last into the most blocks (28, 14, 7) that each contain a
+    value; return their medians, or nothing. Only 7 blocks may be shorter than _LEAST_STEPS.
     """
+    first = min(values)
+    steps = max(values) - first + 1
     for number in reversed(_BLOCKS):
         blocks: list[list[float]] = [[] for _ in range(number)]
         for at, value in values.items():
-            blocks[at * number // steps].append(value)
+            blocks[(at - first) * number // steps].append(value)
         if all(blocks) and (number == _BLOCKS[0] or steps >= _LEAST_STEPS * number):
             return list(map(median, blocks))
     return []

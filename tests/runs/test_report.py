@@ -16,7 +16,7 @@ from overlaptop.runs.words import describe
 from tests.commands.running import records, run_here
 from tests.fleet.builders import MS, Clock, S, info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
-from tests.recording.played import played
+from tests.recording.played import PlayedJob, played
 from tests.tui.waits import split_step, waiting_job
 
 DATA = Path(__file__).parents[1] / "formats" / "data"
@@ -142,6 +142,24 @@ def test_report_of_a_recording_is_that_of_its_job(recorded):
         each["name"] for each in run["figures"]
     }
     assert "rank 1 late in" in run_here("report", recorded).stdout
+
+
+def test_recording_begun_late_is_reported_by_its_own_steps(tmp_path):
+    job, path = PlayedJob(clock := Clock(), None), tmp_path / "late.mcap"
+    history = [
+        replace(unmeasured(rank, number, 40), start_ns=clock() + number * 40 * MS)
+        for number in range(1500)
+        for rank in (0, 1)
+    ]
+    job.send(*history, after_s=60)
+    job.recorder.begin(path)
+    for number in range(1500, 1680):
+        job.step(number, late=1, after_s=0.3)
+    job.recorder.end()
+    run = report_json(path)
+    assert run["step_ns"] == 80 * MS
+    blocks = {each["name"]: len(each["blocks"]) for each in run["figures"]}
+    assert blocks["waiting"] == blocks["step"] == 14
 
 
 def test_window_of_a_recording_has_its_steps_alone(recorded):

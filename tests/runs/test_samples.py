@@ -36,6 +36,14 @@ def test_steps_from_before_a_restart_are_not_added_later():
     assert samples.lengths_ns() == [40 * MS] * 18
 
 
+def test_steps_of_before_the_recording_count_if_there_are_no_others():
+    samples = Samples(begun_ns=T0 + 60 * S)
+    samples.add_steps(made(2, 50, began_s=0, ms=80))
+    assert samples.lengths_ns() == [80 * MS] * 50
+    samples.add_steps(made(52, 20, began_s=60, ms=40))
+    assert samples.lengths_ns() == [40 * MS] * 20
+
+
 def waited(number, *, began_s, wait_ns):
     times = WaitTimes(wait_ns, 0, 0, wait_ns, 0, 0)
     return StepWaits(number, T0 + began_s * S, 80 * MS, (), {0: times, 1: times}, None, None)
