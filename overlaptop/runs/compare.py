@@ -12,6 +12,10 @@ from overlaptop import text
 from overlaptop.records import DifferenceRecord, Figure, Work
 from overlaptop.trials.effect import SAME, Pair, difference
 
+WORTH_SHARE = 0.002
+"""Smallest useful difference of any time, as a share of the step: 0.16 ms of 80 ms. A short operation
+differs by more than SAME with every change of the machine's load."""
+
 
 def unlike(a: Work, b: Work) -> str:
     """Return how two runs' work differs. Empty if nothing that is known of both does."""
@@ -37,10 +41,11 @@ def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceReco
     """Return the differences of the figures that both runs have, in A's order."""
     others = {figure.name: figure for figure in b}
     both = [(figure, others[figure.name]) for figure in a if figure.name in others]
-    return [_difference(before, after, len(both)) for before, after in both]
+    step_ns = next((figure.median for figure in a if figure.name == "step"), 0.0)
+    return [_difference(before, after, len(both), step_ns) for before, after in both]
 
 
-def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
+def _difference(a: Figure, b: Figure, tests: int, step_ns: float) -> DifferenceRecord:
     number = min(len(a.blocks), len(b.blocks))
     pairs = [
         Pair(tried, present)
@@ -48,16 +53,13 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
     ]
     effect = difference(pairs, tests)
     centre = low = high = None
-    differs = False
-    scale = 1.0 if a.unit == "share" else a.median
+    judged = effect is not None and effect.bounded
+    scale, least = (1.0, 0.0) if a.unit == "share" else (a.median, WORTH_SHARE * step_ns)
     if effect is not None and scale:
         # No figure is negative, so none falls by more than all of it.
         centre = max(-1.0, effect.centre / scale)
-        if effect.bounded:
+        if judged:
             low, high = max(-1.0, effect.low / scale), effect.high / scale
-            differs = effect.differs and abs(centre) >= SAME
-    elif effect is not None:
-        differs = effect.low > 0  # from 0, any rise is more than SAME
     return DifferenceRecord(
         name=a.name,
         unit=a.unit,
@@ -68,8 +70,10 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
         difference=centre,
         difference_low=low,
         difference_high=high,
-        judged=effect is not None and effect.bounded,
-        differs=differs,
+        judged=judged,
+        differs=effect is not None
+        and abs(effect.centre) >= SAME * scale
+        and (effect.low > least or effect.high < -least),
     )
 
 

@@ -93,6 +93,18 @@ def test_no_figure_falls_by_more_than_all_of_it():
     assert -1 <= found.difference_low <= found.difference <= found.difference_high
 
 
+@pytest.mark.parametrize(("op_ms", "differs"), [(0.2, False), (8, True)])
+def test_operation_differs_if_the_step_would_notice(op_ms, differs):
+    def run(longer):
+        times = (("step", 80.0), ("op send", op_ms * longer))
+        return [
+            Figure(name, "ns", ms * MS, 0.0, 56, [ms * MS * (1 + at % 3 / 1000) for at in range(28)])
+            for name, ms in times
+        ]
+
+    assert differing(run(1), run(1.25)) == ({"op send"} if differs else set())
+
+
 @pytest.mark.parametrize(("after", "differs"), [(12 * MS, True), (0, False)])
 def test_figure_that_was_0_differs_once_it_is_more(after, differs):
     def waiting(ns):
