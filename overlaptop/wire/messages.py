@@ -362,7 +362,7 @@ class StackSamples(Message, frozen=True, tag=44):
             return "it ends before it begins"
         if sum(each.samples for each in self.lines) > self.samples:
             return f"its lines have more than its {self.samples} samples"
-        return ""
+        return next(filter(None, (each.inconsistency() for each in self.lines)), "")
 
 
 Facts = (

@@ -176,6 +176,7 @@ def test_what_is_out_of_bounds_is_refused_by_its_fields_name(message, field, val
         (COMMAND, {"arguments": (("steps", 5), ("steps", 6))}, "capture takes exactly"),
         (KNOBS, {"knobs": ((*KNOB_ROW[:4], 9, 8),)}, "its values cannot be from 9 to 8"),
         (STACKS, {"samples": 8}, "StackSamples: its lines have more than its 8 samples"),
+        (STACKS, {"lines": (("train.py:57", 3, 4),)}, "StackSamples: it sleeps in more than its 3 samples"),
         (STACKS, {"from_ns": 3}, "StackSamples: it ends before it begins"),
     ],
 )
