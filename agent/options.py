@@ -1,8 +1,16 @@
 """The agent's options, from its command line or `attach`."""
 
 import argparse
+import json
+import os
+import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NoReturn
 
+from overlaptop import text
 from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.timeline.lanes import LaneRule, parse_rule
 
@@ -61,6 +69,24 @@ class CommandLine:
     arguments: tuple[str, ...]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports a usage error in one line, once on each node."""
+
+    def error(self, message: str) -> NoReturn:
+        line = f"{self.prog}: error: {message}"
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            sys.stderr.write(f"{line}\n")
+        # torchrun ends its failure report with the message in this file.
+        if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+            with suppress(OSError):
+                Path(path).write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
+        raise SystemExit(2)
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        meant = text.did_you_mean(unknown[0], self._option_string_actions)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+
+
 def _share(words: str) -> float:
     """Read ``5%`` or ``0.05``."""
     try:
@@ -71,7 +97,7 @@ def _share(words: str) -> float:
 
 def parse(words: list[str]) -> CommandLine:
     """Split ``[options] script.py [args]``. A usage error exits with status 2 and one line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m overlaptop.agent",
         usage="python -m overlaptop.agent [options] (script.py | -m module) [args ...]",
         description="Run a training script with overlaptop's agent beside it, as in "
@@ -149,7 +175,9 @@ def parse(words: list[str]) -> CommandLine:
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")
     add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parsed = parser.parse_args(words)
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.refuse(unknown)
     try:
         own = {each.name: getattr(parsed, each.name) for each in fields(AgentOptions)}
         options = AgentOptions(**{**own, "lane_rules": tuple(map(parse_rule, parsed.lane_rules))})

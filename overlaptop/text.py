@@ -25,6 +25,14 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(0, most - 1)].rstrip() + "…"
 
 
+def did_you_mean(option: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean --every?`` for ``--evry``; empty: no known option is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(option.partition("=")[0], list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def reason(fault: OSError) -> str:
     """``no space left on device``."""
     return (fault.strerror or str(fault)).lower()

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
-from overlaptop import __version__
+from overlaptop import __version__, text
 from overlaptop.commands import COMMANDS
 
 USAGE = "overlaptop [HOST ...] [options]\n       overlaptop COMMAND [options]"
@@ -35,6 +35,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
         )
+
+    def refuse(self, unknown: Sequence[str], hint: str) -> NoReturn:
+        meant = text.did_you_mean(unknown[0], self._option_string_actions)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}{meant}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # argparse's own passes over a disk that is full.
@@ -74,8 +78,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     cut = rest.index("--") if takes_script and "--" in rest else len(rest)
     options, unknown = parser.parse_known_intermixed_args(rest[:cut])
     if unknown:
-        hint = "; a script's or workload's follow --" if takes_script else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        parser.refuse(unknown, "; a script's or workload's follow --" if takes_script else "")
     if takes_script:
         options.script_words = list(rest[cut + 1 :])
     return options

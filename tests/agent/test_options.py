@@ -1,6 +1,7 @@
 """The agent's command line: what cannot be meant is one line, with status 2."""
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from overlaptop.agent.options import parse
 
@@ -19,10 +20,25 @@ def test_budget_is_a_share_of_the_jobs_time(words):
         ("--lane=fast=x", "unknown lane 'fast'"),
         ("--source=kernels --phases-only", "phases alone are measured by"),
         ("--source=magic", "--source"),
+        ("--evry=2", "unrecognized arguments: --evry=2; did you mean --every?"),
+        ("--nonsense", "unrecognized arguments: --nonsense"),
     ],
 )
 def test_option_that_cannot_be_meant_is_a_usage_error(options, complaint, capsys):
     with pytest.raises(SystemExit) as ended:
         parse([*options.split(), "train.py"])
     assert ended.value.code == 2
-    assert complaint in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_torchrun_ends_its_report_with_the_usage_error(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit):
+        parse(["--evry", "2", "train.py"])
+    assert capsys.readouterr().err == "", "only the first rank of a node prints it"
+    failure = ProcessFailure(local_rank=1, pid=1, exitcode=2, error_file=str(path))
+    said = "python -m overlaptop.agent: error: unrecognized arguments: --evry; did you mean --every?"
+    assert failure.message == said

@@ -99,6 +99,7 @@ def test_version_is_the_packages_and_no_jobs_are_an_empty_list():
 USAGE_ERRORS = {
     "": [
         ("--nonsense", "unrecognized arguments: --nonsense"),
+        ("--redonly", "unrecognized arguments: --redonly; did you mean --readonly?"),
         ("--json demo", "demo is a command and comes first; a host of that name is ssh://demo"),
         ("--readonly tune", "tune is a command and comes first"),
         ("--steps 3", "--steps goes with --json"),
