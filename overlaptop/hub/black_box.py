@@ -15,8 +15,9 @@ from overlaptop.wire.messages import HubStatus, RankEnd, RankStalled, Welcome
 SETTLE_S = 5.0
 """Wait after the first rank hangs or fails, until the others have reported their state."""
 AGAIN_S = 120.0
-"""Minimum time between two recordings of one kind. The later replaces the earlier: the second of a
-hang is long enough to be called one."""
+"""Minimum time between two recordings of one kind. The later replaces the earlier."""
+_HUNG_FOR_LONG = "hung for long"
+"""The occasion of a hang's second and last recording: it is long enough to be called a hang."""
 MOST_FOUND = 4
 """Maximum recordings of findings for one hub, each of another rule."""
 _MOST_STATUSES = 1000
@@ -46,12 +47,14 @@ class HubBlackBox:
 
     def see(self, message: FromRank, now_s: float) -> None:
         if isinstance(message, RankStalled) and message.hung:
+            if not self._hung:
+                self._due_s |= {HUNG: now_s + SETTLE_S, _HUNG_FOR_LONG: now_s + SETTLE_S + AGAIN_S}
             self._hung.add(message.rank)
-            self._due_s.setdefault(HUNG, now_s + SETTLE_S)
         elif isinstance(message, RankStalled | RankEnd):
             self._hung.discard(message.rank)
             if not self._hung:
                 self._due_s.pop(HUNG, None)
+                self._due_s.pop(_HUNG_FOR_LONG, None)
         if isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)
 
@@ -66,9 +69,7 @@ class HubBlackBox:
             del self._due_s[occasion]
             if now_s - self._written_s.get(occasion, float("-inf")) >= AGAIN_S:
                 self._written_s[occasion] = now_s
-                self._write(occasion, now_s)
-            if occasion == HUNG and self._hung:
-                self._due_s[HUNG] = self._written_s[HUNG] + AGAIN_S
+                self._write(HUNG if occasion == _HUNG_FOR_LONG else occasion, now_s)
 
     def end(self, now_s: float) -> None:
         self._write(ENDED, now_s)

@@ -101,7 +101,7 @@ def test_early_notice_makes_no_gap_before_the_first_kept_step(job):
     assert [each.text for each in shown(box).notices] == ["early"]
 
 
-def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_at_once(job):
+def test_hang_is_written_after_all_ranks_reported_and_not_twice(job):
     job.steps(20)
     job.pass_s(10)
     job.say(RankStalled(0, hung=True, stack=("train.py:8 backward",)))
@@ -122,7 +122,7 @@ def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_
     assert len(black_boxes.found()) == 1
 
 
-def test_lasting_hang_is_written_again_once_it_is_called_one(job):
+def test_lasting_hang_is_written_once_more_when_called_one(job):
     job.steps(20)
     calls = tuple(IssuedCall("allreduce_", 4, sequence, 1) for sequence in (20, 21))
     kinds = []
@@ -135,8 +135,10 @@ def test_lasting_hang_is_written_again_once_it_is_called_one(job):
         (box,) = black_boxes.found()
         kinds.append(trouble_of(shown(box)).kind)
     assert kinds == [Kind.WAITING, Kind.HUNG]
-    job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
     box.path.unlink()
+    job.say(*(RankStalled(rank, hung=True) for rank in (0, 1)))
+    job.pass_s(AGAIN_S)
+    job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
     job.pass_s(AGAIN_S)
     assert black_boxes.found() == []
 
