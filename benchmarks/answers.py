@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 from pairs import UNKNOWN, number, options_of, print_head, print_row
 from torchrun import job_folder, running, torchrun, why_it_failed
 
+from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.report.who_is_late import FirstLine, Kind
-from overlaptop.tui.model.latest_findings import LatestFindings
+from overlaptop.tui.model.options import LOOK_EVERY_NS, LOOK_SOON_NS
 
 SCRIPTS = Path(__file__).resolve().parent / "jobs" / "answers"
 JOBS = {
@@ -81,7 +82,7 @@ class Screen:
 
     def __init__(self, session: JobSession) -> None:
         self._session = session
-        self._latest = LatestFindings()
+        self._watch = FindingsWatch(LOOK_EVERY_NS, LOOK_SOON_NS)
         self._watched: frozenset[int] = frozenset()
 
     def look(self) -> Look | None:
@@ -92,10 +93,11 @@ class Screen:
             self._session.watch(ranks)
         if all(view.last is None for view in snapshot.ranks):
             return None
-        found = self._latest.take(snapshot) or ()
+        self._watch.look(snapshot)
+        found = self._watch.findings or ()
         lines = {(each.rule, each.ranks): each.line for each in found}
         gains_ns = {(each.rule, each.ranks): each.gain_ns for each in found}
-        return Look(time.time_ns(), lines, self._latest.line(snapshot), gains_ns)
+        return Look(time.time_ns(), lines, self._watch.line(snapshot), gains_ns)
 
 
 def main() -> None:

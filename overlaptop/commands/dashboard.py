@@ -13,10 +13,11 @@ from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.local import LocalLauncher
+from overlaptop.runs.run_log import RunLog
+from overlaptop.runs.words import describe
 
 if TYPE_CHECKING:
     from overlaptop.commands.hosts import Hosts
-    from overlaptop.runs.run_log import RunLog
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -45,9 +46,8 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
     still needs the terminal, after SIGHUP there may be none.
     """
     _leave_at_signals()
-    seen = JobSeen()
     try:
-        status = tui.run(session, replace(screen, on_snapshot=seen.look), ENDING_SIGNALS)
+        status = tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
         if screen.recorder.size_bytes is not None:
@@ -56,42 +56,23 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
             print_message(screen.recorder.summary)
     job = screen.launcher.job if screen.launcher is not None else None
     ends = job is not None and job.poll() is None and job.key == session.job_key
-    if status == 0 and (words := seen.last_words(session.tick(), ends=ends)):
+    if status == 0 and (words := last_words(screen.log, session.tick(), ends=ends)):
         print_data(plain(words) if screen.ascii else words)
     return status
 
 
-class JobSeen:
-    """What a dashboard has seen of the job that it shows."""
-
-    def __init__(self) -> None:
-        self._log: RunLog | None = None
-
-    def look(self, snapshot: Snapshot) -> None:
-        """Note late ranks, findings and troubles; of a recording or a trace nothing, since it is kept."""
-        if snapshot.totals.step is None or snapshot.recorded or snapshot.hub_state is HubState.TRACE:
-            return
-        if self._log is None:
-            # The rules take 50 ms to import.
-            from overlaptop.runs.run_log import RunLog
-
-            self._log = RunLog()
-        self._log.look(snapshot)
-
-    def last_words(self, snapshot: Snapshot, *, ends: bool = False) -> str:
-        """Return the report of the job; empty for a trace or without steps. ``ends``: it ends with us."""
-        from overlaptop.runs.run_log import RunLog
-        from overlaptop.runs.words import describe
-
-        if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
-            return ""
-        log = self._log or RunLog()
-        log.take(snapshot)
-        run = log.report()
-        if run is None:
-            return ""
-        run.ended |= ends
-        return describe(run)
+def last_words(log: RunLog, snapshot: Snapshot, *, ends: bool = False) -> str:
+    """Return the report of a job from its last snapshot and what `log` noted. Empty for a trace or without
+    steps. ``ends``: the job ends with us.
+    """
+    if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
+        return ""
+    log.take(snapshot)
+    run = log.report()
+    if run is None:
+        return ""
+    run.ended |= ends
+    return describe(run)
 
 
 def _leave_at_signals() -> None:

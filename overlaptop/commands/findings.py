@@ -48,7 +48,8 @@ class FindingsLog:
 
     def due(self, snapshot: Snapshot) -> list[FindingRecord]:
         records = []
-        for key, each in by_key(self._watch.look(snapshot) or ()).items():
+        look = self._watch.look(snapshot)
+        for key, each in by_key(look.shown if look else ()).items():
             assert snapshot.job is not None, "else there is no look"
             if snapshot.at_ns - self._written_ns.get(key, 0) >= SAY_AGAIN_NS:
                 self._written_ns[key] = snapshot.at_ns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.findings.watch import FindingsWatch
+from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.recorder import Recorder, default_path
 from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.text import reason
@@ -32,8 +32,6 @@ exit status: 0; 1 where there is no job, the connection broke, or the file could
 disk); 2 for a usage error.
 """
 TICK_S = 0.05
-LOOK_EVERY_NS = 5_000_000_000
-"""Interval between two looks for findings, which take about 30 ms."""
 EXIT_S = 5.0
 """Maximum time from the job's end to the exit status of its last process."""
 
@@ -75,7 +73,7 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
     """
     from overlaptop.commands.hosts import pause
 
-    watch = FindingsWatch(LOOK_EVERY_NS, session.send)
+    watch, told = FindingsWatch(), FindingsTold(session.send)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         recorder.begin(path, keep)
@@ -86,7 +84,8 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
         with suppress(KeyboardInterrupt):
             for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
                 recorder.write(snapshot)
-                watch.look(snapshot)
+                if look := watch.look(snapshot):
+                    told.tell(look)
         recorder.end()
     except OSError as fault:
         raise CommandError(f"the recording ended: {path}: {reason(fault)}") from fault

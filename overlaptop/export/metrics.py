@@ -17,8 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from overlaptop.findings.finding import Finding
-from overlaptop.findings.watch import FindingsWatch
+from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import StepWaits
@@ -29,7 +28,6 @@ MAX_RANKS = 1024
 SERIES_PER_RANK = 26
 MAX_OPERATIONS = 64
 """Maximum operations and groups of a job with series of their own. The rest is group "other"."""
-_FIND_EVERY_NS = 5_000_000_000
 _PARTS = ("hidden", "exposed", "compute_only", "copy_only", "idle", "fused")
 _PARTS_WITHOUT_IDLE = tuple(part for part in _PARTS if part != "idle")
 """If gaps between kernels are not seen, compute contains the idle time."""
@@ -74,7 +72,7 @@ class JobMetrics:
     """The sums over one job's Snapshots."""
 
     def __init__(self, send: Callable[[Found], str] | None = None) -> None:
-        """``send``: as FindingsWatch has it."""
+        """``send``: as a Session's; None: the hub is not told of findings."""
         self._snapshot: Snapshot | None = None
         self._lengths: Counter[int] = Counter()
         """Undisturbed steps of each rank."""
@@ -85,8 +83,8 @@ class JobMetrics:
         self._caused_ns: Counter[int] = Counter()
         self._operations: dict[tuple[str, str], Counter[str]] = {}
         self._compared = False
-        self._watch = FindingsWatch(_FIND_EVERY_NS, send)
-        self._found: tuple[Finding, ...] = ()
+        self._watch = FindingsWatch()
+        self._told = FindingsTold(send) if send is not None else None
 
     def add(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -94,8 +92,8 @@ class JobMetrics:
             self._add_step(step)
         for waits in snapshot.fresh_waits:
             self._add_waits(waits)
-        if (found := self._watch.look(snapshot)) is not None:
-            self._found = found
+        if (look := self._watch.look(snapshot)) and self._told is not None:
+            self._told.tell(look)
 
     def _add_step(self, step: StepTotals) -> None:
         if step.disturbed:
@@ -142,8 +140,9 @@ class JobMetrics:
         if totals.overlap is not None:
             yield "overlap_ratio", (job.job,), totals.overlap
         yield "lost_messages_total", (job.job,), totals.dropped
-        for rule in sorted({each.rule for each in self._found}):
-            of_rule = [each for each in self._found if each.rule == rule]
+        found = self._watch.findings or ()
+        for rule in sorted({each.rule for each in found}):
+            of_rule = [each for each in found if each.rule == rule]
             yield "finding_info", (job.job, rule, of_rule[0].certainty.value), 1
             if gains_ns := [each.gain_ns for each in of_rule if each.gain_ns is not None]:
                 yield "finding_gain_seconds", (job.job, rule), max(gains_ns) / 1e9

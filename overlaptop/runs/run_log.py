@@ -4,11 +4,9 @@ from collections import Counter
 from statistics import median, quantiles
 
 from overlaptop.findings.bound import bound_by
-from overlaptop.findings.evidence import evidence_of
-from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding, Key, by_key, late_finding, why_late
 from overlaptop.findings.first_line import first_line
-from overlaptop.findings.steady import SteadyFindings
+from overlaptop.findings.watch import FindingsWatch, Look
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
@@ -18,28 +16,24 @@ from overlaptop.report import troubles
 from overlaptop.runs.samples import Samples
 from overlaptop.wire.messages import Welcome
 
-LOOK_EVERY_NS = 5_000_000_000
-"""Time of the run between two looks for findings."""
-
 
 class RunLog:
-    """Take each Snapshot of a run, or look at each and take the last; then ask for the report."""
+    """Take each Snapshot of a run, or note each look at it and take the last; then ask for the report."""
 
-    def __init__(self, samples: Samples | None = None) -> None:
+    def __init__(self, samples: Samples | None = None, watch: FindingsWatch | None = None) -> None:
         """``samples``: collects the steps; by default those of the whole run."""
         self.samples = samples or Samples()
         """Steps that no Snapshot has may be added."""
+        self.watch = watch or FindingsWatch()
         self._job = ""
         self._latest: Snapshot | None = None
         self._forget()
 
     def _forget(self) -> None:
-        self._steady = SteadyFindings()
         self._findings: dict[Key, FindingRecord] = {}
         self._troubles: dict[object, TroubleRecord] = {}
         self._late: dict[int, LateRank] = {}
         self._bounds: Counter[str] = Counter()
-        self._due_ns = 0
         self._looked_ns: int | None = None
         self._looked_step = -1
 
@@ -48,25 +42,18 @@ class RunLog:
         self.samples.add_steps(snapshot.fresh)
         for waits in snapshot.fresh_waits:
             self.samples.add_waits(waits)
-        self.look(snapshot)
-
-    def look(self, snapshot: Snapshot) -> None:
-        """Note late ranks, findings and troubles, if a look is due; keep no steps."""
-        if snapshot.job is None:
-            return
-        if snapshot.job.job != self._job:
-            self._job = snapshot.job.job
-            self._forget()
-        if not snapshot.replaying and snapshot.at_ns >= self._due_ns:
-            self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
-            self._look(snapshot, snapshot.job)
+        if look := self.watch.look(snapshot):
+            self.note(look)
 
     def report(self) -> RunRecord | None:
         """Return how the run went so far. None if no job was seen."""
         snapshot = self._latest
         if snapshot is None or snapshot.job is None:
             return None
-        self._look(snapshot, snapshot.job)
+        if snapshot.at_ns != self._looked_ns:
+            look = self.watch.look_now(snapshot)
+            # A run may be too short for steady findings.
+            self.note(look if self._findings else look._replace(shown=look.found, present=look.found))
         for view in snapshot.ranks:
             self.samples.add_steps((*view.older, *view.history))
         for waits in (*snapshot.fresh_waits, *snapshot.step_waits, *snapshot.kept_step_waits):
@@ -111,30 +98,32 @@ class RunLog:
             figures=self.samples.figures(),
         )
 
-    def _look(self, snapshot: Snapshot, job: Welcome) -> None:
-        if snapshot.at_ns == self._looked_ns:
+    def note(self, look: Look) -> None:
+        """Note late ranks, findings and troubles; keep no steps."""
+        snapshot, job = look.snapshot, look.snapshot.job
+        if job is None:
             return
-        evidence = evidence_of(snapshot)
-        found = find(evidence)
-        # The first look that finds something counts at once: a run may be short.
-        held = self._steady.take(snapshot, found) if found or self._findings else ()
+        if job.job != self._job:
+            self._job = job.job
+            self._forget()
         is_trace = snapshot.hub_state is HubState.TRACE
-        present = held if is_trace else self._steady.present(snapshot)
         until_step = max(self._looked_step, snapshot.first_step - 1)
-        now = {key: each.record(job.job) for key, each in by_key(held).items() if each in present}
+        now = {
+            key: each.record(job.job) for key, each in by_key(look.shown).items() if each in look.present
+        }
         for key, known in self._findings.items():
             if key not in now and known.until_step is None:
                 known.until_step = until_step
         self._findings |= now
         # Of a trace, the Snapshot's own window is the whole of it.
-        window = evidence.window if is_trace else snapshot.wait_window
+        window = look.evidence.window if is_trace else snapshot.wait_window
         late = {each.rank for each in window.late} if window is not None else ()
         for rank, each in self._late.items():
             if rank not in late and each.until_step is None:
                 each.until_step = until_step
         if window is not None:
-            self._note_late(snapshot, window, held)
-        if bound := bound_by(snapshot, found, first_line(snapshot, found)):
+            self._note_late(snapshot, window, look.shown)
+        if bound := bound_by(snapshot, look.found, first_line(snapshot, look.found)):
             self._bounds[bound] += 1
         trouble = trouble_of(snapshot)
         if trouble is not None:

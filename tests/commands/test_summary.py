@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from overlaptop.commands.dashboard import JobSeen
+from overlaptop.commands.dashboard import last_words
+from overlaptop.runs.run_log import RunLog
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
@@ -10,31 +11,31 @@ from tests.tui.waits import STEPS, say_step, waiting_job
 
 
 def test_last_words_are_the_report_of_what_the_dashboard_saw():
-    job, step, *_ = JobSeen().last_words(waiting_job().tick()).splitlines()
+    job, step, *_ = last_words(RunLog(), waiting_job().tick()).splitlines()
     assert job.startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
     assert step.startswith("  step        median 80.0 ms, p99 80.0 ms")
-    assert "rank 2 late in" in JobSeen().last_words(waiting_job().tick())
-    assert "8 steps, ran for " in JobSeen().last_words(waiting_job().tick(), ends=True)
+    assert "rank 2 late in" in last_words(RunLog(), waiting_job().tick())
+    assert "8 steps, ran for " in last_words(RunLog(), waiting_job().tick(), ends=True)
 
 
 def test_nothing_is_said_of_a_job_without_steps():
-    assert not JobSeen().last_words(FakeSession(welcome(), status()).tick())
+    assert not last_words(RunLog(), FakeSession(welcome(), status()).tick())
 
 
 def test_last_words_tell_what_held_before_a_change():
-    session, seen = waiting_job(late=lambda _number: None), JobSeen()
-    seen.look(session.tick())
+    session, log = waiting_job(late=lambda _number: None), RunLog()
+    log.take(session.tick())
     for number in range(STEPS, STEPS + 40):
         session.clock.pass_s(0.5)
         say_step(session, number, late=2)
-        seen.look(session.tick())
+        log.take(session.tick())
     last = STEPS + 40
     session.say(*(replace(unmeasured(rank, last), transitional=True) for rank in range(4)))
     for number in range(last + 1, last + 7):
         session.clock.pass_s(0.5)
         session.say(*(unmeasured(rank, number) for rank in range(4)))
-        seen.look(session.tick())
-    words = seen.last_words(session.tick()).splitlines()
+        log.take(session.tick())
+    words = last_words(log, session.tick()).splitlines()
     late = words[words.index("late ranks") + 1]
     assert late.startswith("  rank 2 late in ")
     assert late.endswith(f", until step {last}")
@@ -42,13 +43,13 @@ def test_last_words_tell_what_held_before_a_change():
 
 
 def test_last_words_tell_a_hang_before_the_end():
-    session, seen = waiting_job(), JobSeen()
+    session, log = waiting_job(), RunLog()
     for _ in range(30):
         session.clock.pass_s(1)
         session.say(status())
-        seen.look(session.tick())
+        log.take(session.tick())
     session.say(*(RankEnd(rank, session.clock(), clean=False, exit_code=-9) for rank in range(4)))
-    words = seen.last_words(session.tick())
+    words = last_words(log, session.tick())
     troubles = words.splitlines()
     troubles = troubles[troubles.index("troubles") + 1 :]
     assert "no step has ended since" in troubles[0]
@@ -56,11 +57,11 @@ def test_last_words_tell_a_hang_before_the_end():
 
 
 def test_last_words_are_of_the_newest_job_alone():
-    session, seen = waiting_job(), JobSeen()
-    seen.look(session.tick())
+    session, log = waiting_job(), RunLog()
+    log.take(session.tick())
     session.say(welcome(job="job-2", world_size=4), status(), *(info(rank) for rank in range(4)))
     session.clock.pass_s(10)
     for number in range(STEPS):
         say_step(session, number)
-    seen.look(session.tick())
-    assert "late ranks" not in seen.last_words(session.tick())
+    log.take(session.tick())
+    assert "late ranks" not in last_words(log, session.tick())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.findings import find
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.runs import run_log
@@ -82,7 +83,7 @@ def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
         found = Finding(
             f"rank 2 {does}", "", "", Certainty.MEASURED, MS, (2,), rule, why_late=True, line=line
         )
-        monkeypatch.setattr(run_log, "find", lambda _evidence, found=found: (found,))
+        monkeypatch.setattr(find, "find", lambda _evidence, found=found: (found,))
         for _ in range(20):
             log.take(session.tick())
             session.clock.pass_s(5)

@@ -3,14 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.commands.dashboard import last_words
+from overlaptop.findings import find
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import Kind
 from overlaptop.trials.effect import Effect
-from overlaptop.tui.model.latest_findings import LOOK_EVERY_NS, LatestFindings
+from overlaptop.tui.model.options import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
-from tests.fleet.builders import MS, T0, Clock, S, info, unmeasured, welcome
+from tests.fleet.builders import MS, T0, Clock, S, info, status, unmeasured, welcome
 
 from .fakes import line_of, opened, running_job, shown, text_of
 from .waits import say_step, waiting_job
@@ -101,20 +104,33 @@ async def test_findings_are_refreshed_at_intervals_unless_paused():
         assert app.dashboard.state.findings is not first
 
 
+async def test_report_has_the_findings_of_the_screens_looks(monkeypatch):
+    asked = []
+    monkeypatch.setattr(find, "find", lambda evidence, find=find.find: asked.append(1) or find(evidence))
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        for _ in range(4):
+            await shown(app, pilot, rest_s=LOOK_EVERY_NS / 1e9)
+        looks = len(asked)
+        words = last_words(app.dashboard.options.log, session.tick())
+    assert (looks, len(asked)) == (5, 5)
+    assert app.dashboard.state.findings[0].title in words
+
+
 def test_counters_name_a_loading_rank_without_measured_steps():
     clock = Clock()
     fleet = JobState(clock)
     fleet.set_hub_state(HubState.LIVE)
-    for message in (welcome(world_size=2), info(0), info(1)):
+    for message in (welcome(world_size=2), info(0), info(1), status()):
         fleet.apply(message)
     for number in range(30):
         for rank in (0, 1):
             fleet.apply(replace(unmeasured(rank, number), loading_ns=60 * MS * rank))
-    latest, lines = LatestFindings(), []
+    watch, lines = FindingsWatch(S), []
     for second in range(3):
         clock.at_ns = T0 + (10 + second) * S
         snapshot = fleet.snapshot()
-        found = latest.take(snapshot)
-        lines.append(latest.line(snapshot))
-    assert [(each.rule, each.ranks) for each in found] == [("data_loading", (1,))]
+        watch.look(snapshot)
+        lines.append(watch.line(snapshot))
+    assert [(each.rule, each.ranks) for each in watch.findings] == [("data_loading", (1,))]
     assert (lines[-1].kind, lines[-1].late_rank, lines[-1].cause_rule) == (Kind.LATE, 1, "data_loading")

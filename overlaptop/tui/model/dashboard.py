@@ -5,7 +5,8 @@ nothing and knows no widget.
 import time
 from collections.abc import Callable
 
-from overlaptop.findings.watch import FindingsTold
+from overlaptop.findings.finding import by_key
+from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside
 from overlaptop.fleet.replay_session import ReplaySession
@@ -19,7 +20,6 @@ from overlaptop.tui.model.captures import Captures
 from overlaptop.tui.model.earlier import JobsSeen
 from overlaptop.tui.model.knob_editor import KnobEditor
 from overlaptop.tui.model.knob_values import ValueRefusedError
-from overlaptop.tui.model.latest_findings import LatestFindings
 from overlaptop.tui.model.launch import LaunchFollower
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.recording import JobRecording
@@ -54,7 +54,7 @@ class Dashboard:
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
         """Called when a request changes the state, to redraw. Set by the app."""
-        self._findings = LatestFindings()
+        self._findings = options.log.watch
         self._told = FindingsTold(session.send)
         self._watched: frozenset[int] | None = None
         self._bursts = 0
@@ -79,7 +79,10 @@ class Dashboard:
     def update(self) -> None:
         """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
         state, knobs = self.state, self.knobs
-        self.options.on_snapshot(self.latest)
+        if (look := self._findings.look(self.latest)) is not None:
+            self._told.tell(look)
+            if not (self.latest.recorded or self.latest.hub_state is HubState.TRACE):  # those are kept
+                self.options.log.note(look)
         state.recorded_bytes = self.options.recorder.size_bytes
         if state.paused_at_ns is not None:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
@@ -89,9 +92,7 @@ class Dashboard:
         state.change, state.change_is_news = knobs.change, knobs.change_is_news
         state.trying, state.slopes = self.trials.running, self.trials.slopes(self._job)
         state.compared = self.jobs_seen.compare(state.snapshot)
-        state.findings = self._findings.take(self.latest)
-        state.first_line = self._findings.line(self.latest)
-        self._told.tell(self.session.job_key or "", state.findings or ())
+        state.findings, state.first_line = self._findings.findings, self._findings.line(self.latest)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
@@ -128,20 +129,15 @@ class Dashboard:
 
     def seek_event(self) -> bool:
         """Go on in a recording to the next finding or trouble; False: none came within MOST_SOUGHT_NS."""
-        from overlaptop.findings.evidence import evidence_of
-        from overlaptop.findings.find import find
-        from overlaptop.findings.finding import by_key
-        from overlaptop.findings.steady import SteadyFindings
-
         if self.replay is None:
             return False
-        steady, trouble = SteadyFindings(), trouble_of(self.latest)
+        watch, trouble = FindingsWatch(), trouble_of(self.latest)
         known = set(by_key(self.state.findings or ()))
         upto_ns = min(self.replay.at_ns + MOST_SOUGHT_NS, self.replay.recording.last_ns)
         for snapshot in self.replay.play(upto_ns, SOUGHT_EVERY_NS):
             self.latest, before = snapshot, trouble
             trouble = trouble_of(snapshot)
-            found = by_key(steady.take(snapshot, find(evidence_of(snapshot))))
+            found = by_key(watch.look_now(snapshot).shown)
             is_other = trouble is not None and (before is None or before.kind is not trouble.kind)
             if is_other or found.keys() - known:
                 self._show_moved(self.replay)

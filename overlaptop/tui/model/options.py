@@ -1,14 +1,20 @@
 """The user's options for the dashboard."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.session import Connections
-from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.launch.local import LocalLauncher
+from overlaptop.runs.run_log import RunLog
 
 MAX_REFRESH_HZ = 10.0
+LOOK_EVERY_NS, LOOK_SOON_NS = 2_000_000_000, 500_000_000
+"""Intervals between two looks for findings, usually and while the job's present state is not known."""
+
+
+def _log() -> RunLog:
+    return RunLog(watch=FindingsWatch(LOOK_EVERY_NS, LOOK_SOON_NS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +36,5 @@ class TuiOptions:
     """The session's tap."""
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""
-    on_snapshot: Callable[[Snapshot], object] = lambda _snapshot: None
-    """Called with the newest Snapshot at each drawing, also while the screen is paused."""
+    log: RunLog = field(default_factory=_log)
+    """Watches the job's findings, and keeps what its report needs."""
