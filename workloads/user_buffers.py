@@ -43,9 +43,7 @@ def torch_layers() -> ModuleType:
         raise OptionsError(f"TransformerEngine cannot be loaded: {fault}") from None
 
 
-def allocate(
-    te: Any, tokens: "Tensor", rows: int, group: "Group", *, fp8: bool = False, sms: int = SMS
-) -> None:
+def allocate(te: Any, tokens: "Tensor", rows: int, group: "Group", *, fp8: bool = False) -> None:
     """Make the buffers for a group with `rows` rows of tokens like these, (..., width), until `free`."""
     os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # read by the next call
     modes = te.module.base.UserBufferQuantizationMode
@@ -54,7 +52,7 @@ def allocate(
         group.size(),
         quantization_modes=[modes.FP8 if fp8 else modes.NONE],
         dtype=tokens.dtype,
-        ub_cfgs={name: {"num_sm": sms} for name in ("fc1_dgrad", "fc1_wgrad", "fc2_fprop")},
+        ub_cfgs={name: {"num_sm": SMS} for name in ("fc1_dgrad", "fc1_wgrad", "fc2_fprop")},
         bootstrap_backend="nccl",
     )
 

@@ -381,12 +381,9 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
         RankLateness(rank, *map(sum, zip(*map(_COUNTS, counts), strict=True)))
         for rank, counts in of_rank.items()
     ]
-    collectives, wait_ns, receive_wait_ns = (
-        sum(each.collectives for each in together),
-        sum(each.wait_ns for each in together),
-        sum(each.receive_wait_ns for each in together),
-    )
-    return Lateness(_latest_first(ranks), collectives, wait_ns, receive_wait_ns) if together else None
+    summed = ("collectives", "wait_ns", "receive_wait_ns")
+    totals = (sum(map(attrgetter(name), together)) for name in summed)
+    return Lateness(_latest_first(ranks), *totals) if together else None
 
 
 def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:

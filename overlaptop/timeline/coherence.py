@@ -69,14 +69,9 @@ def check(
 ) -> Checked:
     """Leave out or cut the records that contradict others. All arguments have the shape (n,).
 
-    Args:
-        start_ns: start of each record, in any order.
-        end_ns: its end.
-        queue: a number for each stream of each device.
-        identity: a number for each name and launch.
-        launched_ns: when the CPU launched it, or NOT_LAUNCHED_NS.
-        concurrent: records that may overlap others of their stream, such as those of a CUDA graph.
-        communicates: records of communication, in case the trace does not tell streams apart.
+    ``queue``: a number for each stream of each device. ``identity``: one for each name and launch.
+    ``launched_ns``: when the CPU launched it, or NOT_LAUNCHED_NS. ``concurrent``: may overlap others of its
+    stream, as in a CUDA graph. ``communicates``: in case the trace does not tell streams apart.
     """
     keep = np.ones(len(start_ns), dtype=np.bool_)
     found: Counter[str] = Counter()

@@ -85,7 +85,7 @@ def match(
             if call.receives_from is not None:
                 received.setdefault(_Pair(group, call.receives_from, rank), []).append(call)
             if call.sends_to is None and call.receives_from is None:
-                found.append(_not_attributed(_alone(rank, call, origins_ns), "its other end is not known"))
+                found.append(_alone(rank, call, origins_ns, "its other end is not known"))
     for group, by_rank in of_group.items():
         known, error_ns = members.get(group), clock_error_ns.get(group, 0)
         expected = tuple(by_rank) if known is None else known
@@ -170,7 +170,7 @@ def _collective(
         why = "the ends disagree"
     else:
         why = _clocks(made)
-    return _not_attributed(made, why) if why else made
+    return replace(made, not_attributed=why) if why else made
 
 
 def _ends_disagree(made: Collective) -> bool:
@@ -192,12 +192,10 @@ def _transfers(
                 yield _transfer(pair, send, receive, clock_error_ns.get(pair.group, 0), origins_ns)
             continue
         for call in receives:
-            yield _not_attributed(_alone(pair.target, call, origins_ns), f"rank {pair.source} is missing")
+            yield _alone(pair.target, call, origins_ns, f"rank {pair.source} is missing")
         for call in sends:
             if call.receives_from is None:
-                yield _not_attributed(
-                    _alone(pair.source, call, origins_ns), f"rank {pair.target} is missing"
-                )
+                yield _alone(pair.source, call, origins_ns, f"rank {pair.target} is missing")
 
 
 def _transfer(
@@ -216,11 +214,11 @@ def _transfer(
         why = "the ends disagree"  # it ended before its send began, so that is another one's send
     else:
         why = _clocks(made)
-    return _not_attributed(made, why) if why else made
+    return replace(made, not_attributed=why) if why else made
 
 
-def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins) -> Collective:
-    return Collective(call.op, call.group, call.bytes, _parts({rank: call}, origins_ns))
+def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins, why: str) -> Collective:
+    return Collective(call.op, call.group, call.bytes, _parts({rank: call}, origins_ns), why)
 
 
 def _clocks(made: Collective) -> str:
@@ -228,10 +226,6 @@ def _clocks(made: Collective) -> str:
     if not made.clock_error_ns or len(made.parts) < 2:
         return ""
     return "the clocks are too uncertain" if made.clock_error_ns > made.longest_wait_ns else ""
-
-
-def _not_attributed(made: Collective, why: str) -> Collective:
-    return replace(made, not_attributed=why)
 
 
 def _parts(together: _Together, origins_ns: _Origins) -> tuple[Part, ...]:
