@@ -226,7 +226,9 @@ class _GroupSizes:
         if (title, size) not in self._nodes:
             if len(self._nodes) >= MAX_GROUPS:
                 self._nodes.clear()
-            self._nodes[title, size] = 1 if size == 1 else _node_count(group)
+            ranks = dist.get_process_group_ranks
+            nodes = 1 if size == 1 else _if_known(lambda: placement.node_count(ranks(group)))
+            self._nodes[title, size] = nodes
         nodes = self._nodes[title, size]
         return (None, 1) if nodes is None else (size, nodes)
 
@@ -304,7 +306,7 @@ class _Describe:
         device = first.device if first is not None else torch.device("cpu")
         backend = _backend_of(group, device)
         peer = None if self._peer_at is None else int(args[self._peer_at])
-        other = _rank_of_job(group, peer)
+        other = None if peer is None else _if_known(lambda: dist.get_global_rank(group, peer))
         return CollectiveCall(
             op=self._name,
             bytes=size_bytes,
@@ -382,18 +384,9 @@ def _group_name(group: Any) -> str:
     return group_title(group.group_name, group.group_desc)
 
 
-def _node_count(group: Any) -> int | None:
+def _if_known(ask: Callable[[], int | None]) -> int | None:
     try:
-        return placement.node_count(dist.get_process_group_ranks(group))
-    except (KeyError, ValueError) as fault:  # torch.distributed does not know the group
-        if raised_by_job(fault):
-            raise
-        return None
-
-
-def _rank_of_job(group: Any, rank: int | None) -> int | None:
-    try:
-        return None if rank is None else dist.get_global_rank(group, rank)
+        return ask()
     except (KeyError, ValueError) as fault:  # torch.distributed does not know the group or rank
         if raised_by_job(fault):
             raise

@@ -14,7 +14,7 @@ from torch.utils.data import dataloader
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import replace
-from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text, text_if_any
 
 TASKS = Path("/proc/self/task")
 MAX_STEPS = 4096
@@ -123,10 +123,7 @@ class TrainingThread:
         """Whether the thread sleeps (proc(5)'s stat): in a call for time, data or a lock. A thread that
         waits for the GIL is awake by then, as reading the file releases the GIL.
         """
-        try:
-            stat = read_text(TASKS / str(self._native_thread) / "stat")
-        except UnavailableError:
-            return False
+        stat = text_if_any(TASKS / str(self._native_thread) / "stat")
         return stat.rpartition(") ")[2][:1] in ASLEEP
 
     def _search_backward_threads(self) -> None:
@@ -135,7 +132,9 @@ class TrainingThread:
             return
         self._until_search = SEARCH_SAMPLES
         self._backward_threads = tuple(
-            each for each in entries(TASKS) if _name(each).startswith(BACKWARD_THREADS)
+            each
+            for each in entries(TASKS)
+            if text_if_any(TASKS / each / "comm").startswith(BACKWARD_THREADS)
         )
         if self._backward_threads:  # their waits so far belong to no step
             self._delays.clear()
@@ -149,13 +148,6 @@ class TrainingThread:
             return None
         waited = waited_ns(self._delays, end_ns) - waited_ns(self._delays, start_ns)
         return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait after it is over
-
-
-def _name(thread: str) -> str:
-    try:
-        return read_text(TASKS / thread / "comm")
-    except UnavailableError:  # it has ended
-        return ""
 
 
 def waited_ns(samples: Sequence[tuple[int, int]], at_ns: int) -> int:

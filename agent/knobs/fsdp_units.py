@@ -99,7 +99,8 @@ class FsdpUnits:
         self.forget()
         models: dict[int, list[Unit]] = {}
         for state in filter(is_unit, seen):
-            models.setdefault(id(_model_of(state)), []).append(weakref.ref(state))
+            shared = getattr(state, "_state_ctx", state)  # by all units of one model, once it has run
+            models.setdefault(id(shared), []).append(weakref.ref(state))
         return list(map(tuple, models.values()))
 
     def forget(self) -> None:
@@ -137,11 +138,6 @@ def param_groups(state: Any) -> Any:
         return groups
     group = getattr(state, "_fsdp_param_group", None)
     return [] if group is None else [group]
-
-
-def _model_of(state: Any) -> Any:
-    """Return the object that all units of one model share after its first forward pass."""
-    return getattr(state, "_state_ctx", state)
 
 
 def weight_bytes(state: Any) -> int:

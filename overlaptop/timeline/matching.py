@@ -114,12 +114,8 @@ def _together(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together
             size = call.bytes if _is_sized(call.op) else None
             alike.setdefault((call.op, size), {}).setdefault(rank, []).append(call)
     for each in alike.values():
-        yield from _from_the_end(each)
-
-
-def _from_the_end(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
-    for back in range(min(map(len, by_rank.values())), 0, -1):
-        yield {rank: issued[-back] for rank, issued in by_rank.items()}
+        for back in range(min(map(len, each.values())), 0, -1):  # paired from the end
+            yield {rank: issued[-back] for rank, issued in each.items()}
 
 
 def _by_sequence(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:

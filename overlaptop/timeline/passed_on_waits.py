@@ -47,7 +47,7 @@ class _Wait(NamedTuple):
 
 def passed_on_waits(collectives: Sequence[Collective]) -> dict[int, PassedOnWait]:
     """Return the passed-on waits, by index of their collective. Takes all of a step or of a trace."""
-    members = [_members(each) for each in collectives]
+    members = [(each.group, each.ranks if each.sender is not None else ()) for each in collectives]
     if len({own for own, each in zip(members, collectives, strict=True) if not each.not_attributed}) < 2:
         return {}
     late = [each.late_rank for each in collectives]
@@ -95,7 +95,3 @@ def _longest(
         if within_ns > 0 and within_ns >= most_ns and members[wait.at] != met:
             best, most_ns = wait, within_ns
     return best
-
-
-def _members(each: Collective) -> _Members:
-    return each.group, each.ranks if each.sender is not None else ()
