@@ -21,9 +21,6 @@ from overlaptop.wire.bounds import MAX_RANK
 MAX_DIGITS = 20
 """Digits allowed in a launcher's number, leading zeros included."""
 
-SLURM_OWN_STEPS = 0xFFFFFFF0
-"""SLURM numbers its own steps from here: the batch script, the shell of salloc."""
-
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
@@ -59,7 +56,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement |
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """Read a rank or a rank count; None if it is unset or not a valid number."""
+    """Read a rank, a rank count or a step of SLURM's; None if it is unset, or no number that ranks have."""
     value = environ.get(name, "")
     # Check the length first: Python refuses to parse numbers of more than 4,300 digits.
     known = value.isdecimal() and len(value) <= MAX_DIGITS and int(value) <= MAX_RANK
@@ -68,15 +65,9 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 def _is_task_of_many(environ: Mapping[str, str]) -> bool:
     """Whether srun started this process as one of several tasks. Processes in the shell of salloc or sbatch
-    inherit its variables, which name one of SLURM's own steps or a single task.
+    inherit its variables, which name one of SLURM's own steps (numbered from 0xFFFFFFF0) or a single task.
     """
-    step = _step_number(environ)
-    return step is not None and step < SLURM_OWN_STEPS and _number(environ, "SLURM_NTASKS") != 1
-
-
-def _step_number(environ: Mapping[str, str]) -> int | None:
-    step = environ.get("SLURM_STEP_ID", "")
-    return int(step) if step.isdecimal() and len(step) <= MAX_DIGITS else None
+    return _number(environ, "SLURM_STEP_ID") is not None and _number(environ, "SLURM_NTASKS") != 1
 
 
 def of_process_group(

@@ -37,7 +37,16 @@ def test_first_rank_of_a_node_starts_its_hub(environ):
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"RANK": "0"}, {"RANK": "", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "x"}]
+    "environ",
+    [
+        {},
+        {"RANK": "0"},
+        {"RANK": "", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "x"},
+        SLURM | {"SLURM_NTASKS": "1"},  # the others are of a batch script, or of the shell of salloc
+        SLURM | {"SLURM_STEP_ID": ""},
+        SLURM | {"SLURM_STEP_ID": "4294967290"},
+    ],
 )
 def test_without_rank_and_world_size_there_is_no_place(environ):
     assert placement.from_environment(environ) is None
@@ -141,15 +150,6 @@ def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, nod
         environ["TORCHELASTIC_RUN_ID"] = "1"
     assert placement.node_count([8, 9], environ) == nodes
     assert placement.node_count(range(4), {**environ, "WORLD_SIZE": "4"}) == 1, "the only node"
-
-
-@pytest.mark.parametrize(
-    "shell",
-    [{"SLURM_NTASKS": "1"}, {"SLURM_STEP_ID": ""}, {"SLURM_STEP_ID": "4294967290"}],
-    ids=["one task", "no step", "shell of salloc"],
-)
-def test_variables_of_a_batch_shell_place_no_rank(shell):
-    assert placement.from_environment({**SLURM, "SLURM_PROCID": "0", **shell}) is None
 
 
 @pytest.fixture
