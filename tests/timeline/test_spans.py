@@ -81,11 +81,6 @@ def test_coalesced_spans_are_few_and_add_the_smallest_gaps(pairs, at_most, origi
     assert spans.length_ns(result) == spans.length_ns(made) + closed_ns
 
 
-def test_coalesce_to_less_than_one_segment_is_an_error():
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        spans.coalesce(spans.empty(), 0)
-
-
 @given(raw_pairs, origins_ns)
 def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
     made = spans.from_pairs(shifted(pairs, origin_ns))
@@ -100,20 +95,19 @@ def test_unsigned_times_as_cupti_writes_them_are_taken():
     assert spans.flatten(spans.from_bounds(times[::2], times[1::2])) == (1, 3, 5, 9)
 
 
-@pytest.mark.parametrize("wrong", [[[0.0, 1.5]], [["0", "1"]]])
-def test_times_that_are_not_whole_ns_are_refused(wrong):
-    with pytest.raises(TypeError, match="whole nanoseconds"):
-        spans.from_pairs(wrong)
-
-
-@pytest.mark.parametrize("wrong", [[1, 2], [[1, 2, 3]], [[[1, 2]]]])
-def test_anything_but_pairs_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"\(n, 2\)"):
-        spans.from_pairs(wrong)
-
-
-def test_starts_without_their_ends_are_refused():
-    with pytest.raises(ValueError, match="as many starts as ends"):
-        spans.from_bounds([1, 2], [3])
-    with pytest.raises(ValueError, match="reshape"):
-        spans.unflatten((1, 2, 3))
+@pytest.mark.parametrize(
+    ("make", "wrong", "error", "words"),
+    [
+        (spans.from_pairs, ([1, 2],), ValueError, r"\(n, 2\)"),
+        (spans.from_pairs, ([[1, 2, 3]],), ValueError, r"\(n, 2\)"),
+        (spans.from_pairs, ([[[1, 2]]],), ValueError, r"\(n, 2\)"),
+        (spans.from_pairs, ([[0.0, 1.5]],), TypeError, "whole nanoseconds"),
+        (spans.from_pairs, ([["0", "1"]],), TypeError, "whole nanoseconds"),
+        (spans.from_bounds, ([1, 2], [3]), ValueError, "as many starts as ends"),
+        (spans.unflatten, ((1, 2, 3),), ValueError, "reshape"),
+        (spans.coalesce, (spans.empty(), 0), ValueError, "at least 1, not 0"),
+    ],
+)
+def test_what_makes_no_spans_is_refused(make, wrong, error, words):
+    with pytest.raises(error, match=words):
+        make(*wrong)

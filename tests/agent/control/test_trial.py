@@ -22,11 +22,6 @@ SWITCH = "trial, transitional"
 DEPTH = Knob("depth", 1, "1", "1", 0, 9)
 
 
-def trial_of_3():
-    """Made now: a rank refuses what comes late."""
-    return commands.make_trial(DEPTH, 3, STEPS)
-
-
 class Setting(SettingAction):
     def __init__(self, values, value, *, takes=1, fails="", undo_fails="", takes_back=1):
         self.values = values
@@ -79,7 +74,7 @@ def trained(job):
 def try_3(make_job):
     def start(**options):
         job = make_job(KnobTrial(Setting([1], 3, **options), STEPS))
-        job.receive(trial_of_3())
+        job.receive(commands.make_trial(DEPTH, 3, STEPS))  # made now: a rank refuses what comes late
         return job
 
     return start

@@ -81,15 +81,6 @@ def all_ranks(stores, of_rank=lambda rank: {}):
     return [Rank(rank, stores[rank], **{"timeout_s": 10.0, **of_rank(rank)}) for rank in range(len(stores))]
 
 
-def decide(ranks):
-    for rank in ranks:
-        rank.agreeing.start()
-    for rank in ranks:
-        rank.agreeing.join()
-    (decision,) = {rank.decision for rank in ranks}
-    return decision
-
-
 def run(ranks, meanwhile=lambda: None):
     for rank in ranks:
         rank.training.start()
@@ -175,8 +166,11 @@ def test_a_rank_alone_agrees_with_itself():
 def test_the_plan_leaves_time_for_all_to_learn_of_it(stores):
     slow = {"step_s": 10.0, "notice_s": 1.0}
     ranks = all_ranks(stores, lambda rank: {"step": 100 * rank, "said_ns": 2_000_000 * (rank + 1), **slow})
+    for agree in (threading.Thread.start, threading.Thread.join):
+        for rank in ranks:
+            agree(rank.agreeing)
     # The newest step, two more, and a second of the shortest steps.
-    assert decide(ranks) == Decision(300 + 2 + 500)
+    assert {rank.decision for rank in ranks} == {Decision(300 + 2 + 500)}
 
 
 def test_nothing_is_left_in_the_store_once_all_know(stores, server):
@@ -200,14 +194,12 @@ def test_the_decision_stays_for_a_rank_that_has_not_read_it(stores):
     assert stores[0].check(["decision"])
 
 
-def at_position(words, group="all"):
-    return {"position": lambda step: Position(group, words.format(step))}
-
-
 def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
     # A batch behind the others since some join(), rank 2 calls another step the same.
-    ranks = all_ranks(stores, lambda rank: at_position(f"after {9 if rank == 2 else 10} of {{}}"))
-    reason = run(ranks).reason
+    def of_rank(rank):
+        return {"position": lambda step: Position("all", f"after {9 if rank == 2 else 10} of {step}")}
+
+    reason = run(all_ranks(stores, of_rank)).reason
     assert re.fullmatch(r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", reason)
 
 
