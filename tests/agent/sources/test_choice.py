@@ -1,5 +1,7 @@
 """Which source a rank gets, and why it is not a better one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -118,13 +120,8 @@ def test_each_choice_without_a_gpu_is_the_hosts_clock(asked):
 def test_job_with_offloaded_parameters_computes_on_its_gpu(
     monkeypatch, initialized, devices, backend, expected
 ):
-    class Parameter:
-        def __init__(self, kind):
-            self.device = torch.device(kind)
-
-    class Optimizer:
-        param_groups = ({"params": [Parameter(kind) for kind in devices]},)
-
+    parameters = [SimpleNamespace(device=torch.device(kind)) for kind in devices]
+    optimizer = SimpleNamespace(param_groups=({"params": parameters},))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
     monkeypatch.setattr(choice, "backend_name", lambda: backend)
-    assert choice.computes_on_cuda(Optimizer()) is expected
+    assert choice.computes_on_cuda(optimizer) is expected
