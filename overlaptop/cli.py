@@ -2,13 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-
-from overlaptop.commands.output import CommandError, drop_output, print_message, replace_unencodable
-from overlaptop.commands.parser import parse
-from overlaptop.jobs.descriptors import fill_standard
+from types import FrameType
 
 _PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shtab": "shtab",
              "textual": "textual", "zmq": "pyzmq", "perfetto": "'overlaptop[export]'",
@@ -16,14 +14,47 @@ _PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shta
              "mcap": "'overlaptop[record]'", "zstandard": "'overlaptop[record]'"}  # fmt: skip
 """Modules that we need, and what pip calls them, or the extra that brings them."""
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+INTERRUPTED = 128 + signal.SIGINT
+RETRY_S = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` (None: ours) asks for and return its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    fill_standard()
-    replace_unencodable()
+    """Run the command that `argv` asks for and return its exit status. None: the process's own command
+    line, and Ctrl-C ends the process at any moment.
+    """
+    if argv is not None:
+        return _run(argv)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # as nohup sets it
+        return _run(sys.argv[1:])
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, _interrupt)
     try:
+        status = _run(sys.argv[1:])
+        is_deferred = any(signal.setitimer(signal.ITIMER_REAL, 0))
+        return INTERRUPTED if is_deferred else status
+    finally:
+        # All is undone, and the interpreter would print an exception.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but only after an import: msgspec crashes if it strikes in one."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _run(words: Sequence[str]) -> int:
+    from overlaptop.commands.output import CommandError, drop_output, print_message, replace_unencodable
+    from overlaptop.commands.parser import parse
+    from overlaptop.jobs.descriptors import fill_standard
+
+    try:
+        fill_standard()
+        replace_unencodable()
         try:
             options = parse(words)
             status: int = options.run(options)
@@ -41,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_message(f"{sys.executable} has no {missing}: pip install {_PACKAGES[missing]}")
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         drop_output()  # the reader has had enough (`| head`)
         return 0

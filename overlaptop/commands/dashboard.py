@@ -56,7 +56,7 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
             print_message(screen.recorder.summary)
     job = screen.launcher.job if screen.launcher is not None else None
     ends = job is not None and job.poll() is None and job.key == session.job_key
-    if status == 0 and (words := last_words(screen.log, session.tick(), ends=ends)):
+    if status in (0, 128 + signal.SIGINT) and (words := last_words(screen.log, session.tick(), ends=ends)):
         print_data(plain(words) if screen.ascii else words)
     return status
 

@@ -1,6 +1,8 @@
 """``overlaptop mcp``: running jobs for AI agents, by the Model Context Protocol over stdin and stdout."""
 
 import argparse
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # Its thread that reads stdin would hold up an exit. A trial ends by itself.
+    signal.signal(signal.SIGINT, lambda number, _frame: os._exit(128 + number))
     make_server(hosts_of(options), control=options.control).run("stdio")
     return 0
 

@@ -29,7 +29,7 @@ EPILOG = """\
 The file is an MCAP file (mcap.dev). One that a killed recorder leaves can be read up to the last few
 seconds. It holds the script's path, lines of its stack and the hosts' names.
 exit status: 0; 1 where there is no job, the connection broke, or the file could not be written (a full
-disk); 2 for a usage error.
+disk); 2 for a usage error. Ctrl-C ends a recording with 0.
 """
 TICK_S = 0.05
 EXIT_S = 5.0
@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> int:
-    """Record a session, whose tap is `recorder`, until its job ends or Ctrl-C. Returns 0.
+    """Record a session, whose tap is `recorder`, until its job ends, SIGINT or SIGTERM. Returns the exit
+    status.
 
     Raises CommandError if the file cannot be written, or the connection is lost.
     """
@@ -80,20 +81,30 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
     except OSError as fault:
         raise CommandError(f"{path}: {reason(fault)}") from fault
     print_message(f"recording to {path}; Ctrl-C ends it")
+    ended_by: list[int] = []
+    # An exception could strike in the middle of a write.
+    before = {
+        number: signal.signal(number, lambda number, _frame: ended_by.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        with suppress(KeyboardInterrupt):
-            for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
-                recorder.write(snapshot)
-                if look := watch.look(snapshot):
-                    told.tell(look)
+        for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
+            recorder.write(snapshot)
+            if look := watch.look(snapshot):
+                told.tell(look)
+            if ended_by:
+                break
         recorder.end()
     except OSError as fault:
         raise CommandError(f"the recording ended: {path}: {reason(fault)}") from fault
     finally:
         with suppress(OSError):
             recorder.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
         print_message(recorder.summary)
-    return 0
+    return 128 + signal.SIGTERM if signal.SIGTERM in ended_by else 0
 
 
 def _until_end(session: "Session", pause: Callable[[], None]) -> "Iterator[Snapshot]":

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 from collections.abc import Collection
 
 from overlaptop.fleet.session import Session
@@ -13,9 +14,9 @@ __all__ = ["TuiOptions", "run"]
 def run(session: Session, options: TuiOptions | None = None, ending_signals: Collection[int] = ()) -> int:
     """Show ``session`` until the user leaves; return the exit status. Does not close the session.
 
-    Each of ``ending_signals`` ends it as the user would, with status 128 + its number. The event loop
-    handles them while the dashboard runs: an exception raised in a signal handler is lost if it strikes in
-    a finalizer. Afterwards they have their default action.
+    SIGINT and each of ``ending_signals`` end it as the user would, with status 128 + their number. The
+    event loop handles them while the dashboard runs: an exception raised in a signal handler is lost if it
+    strikes in a finalizer. Afterwards they have their default action.
     """
     gc.disable()  # modules stay: collections while they load, and of them later, find nothing
     from overlaptop.tui.app import OverlaptopApp
@@ -30,7 +31,7 @@ def run(session: Session, options: TuiOptions | None = None, ending_signals: Col
 
     async def run_app() -> None:
         loop = asyncio.get_running_loop()
-        for number in ending_signals:
+        for number in (*ending_signals, signal.SIGINT):
             loop.add_signal_handler(number, app.exit, None, 128 + number)
         await app.run_async()
 

@@ -297,8 +297,8 @@ class OverlaptopApp(App[int]):
         else:
             await self.action_leave()
 
-    async def action_leave(self) -> None:
-        self.exit()
+    async def action_leave(self, status: int = 0) -> None:
+        self.exit(return_code=status)
 
     # Screens
 

@@ -65,7 +65,7 @@ def test_workload_can_be_chosen_and_ends_with_the_dashboard(traces):
         terminal.type("\r")
         terminal.read_until(b"\xe2\x97\x8f live")
         terminal.type("\x03")
-        assert terminal.wait() == 0
+        assert terminal.wait() == 130
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     assert traces.alive() == []
 

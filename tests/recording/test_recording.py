@@ -170,6 +170,20 @@ def test_recorder_tells_the_hub_of_each_finding_once(job, tmp_path):
     assert len(told) == len(set(told))
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_signal_in_the_middle_of_a_write_leaves_the_file_whole(job, tmp_path, monkeypatch, number, status):
+    add = writer.Writer.add_message
+
+    def interrupted(*arguments, **named):
+        signal.raise_signal(number)
+        return add(*arguments, **named)
+
+    monkeypatch.setattr(writer.Writer, "add_message", interrupted)
+    path = tmp_path / "run.mcap"
+    assert record(Playing(job, 10_000), job.recorder, path, Keep()) == status
+    assert open_recording(path).damage == ()
+
+
 def test_full_disk_ends_the_recording_with_one_line(job, tmp_path, capsys):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
