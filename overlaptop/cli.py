@@ -30,11 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, _interrupt)
     try:
         status = _run(sys.argv[1:])
-        is_deferred = any(signal.setitimer(signal.ITIMER_REAL, 0))
-        return INTERRUPTED if is_deferred else status
     finally:
+        is_deferred = any(signal.setitimer(signal.ITIMER_REAL, 0))
         # All is undone, and the interpreter would print an exception.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    return INTERRUPTED if is_deferred else status
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
