@@ -12,8 +12,8 @@ OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket
 """Rules that exclude each other within one job. Their evidence is a model, so they raise no alarm."""
 
 
-_FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s) a step|: its .*| for \d.*")
-"""The figures in a title that says why a rank is late."""
+_FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s)(?= )|: its .*| for \d.*")
+"""The figures in a short title that says why a rank is late."""
 
 
 def headline(title: str, line: str | None) -> str:
@@ -65,12 +65,16 @@ class Finding:
 
     @property
     def headlines(self) -> tuple[str, ...]:
-        """Return `headline`, then shorter ones: without the comparison, the figures, the line."""
+        """Return `headline`, then shorter ones. Rank and cause stay longest, then the time, then the line:
+        ``rank 1 sleeps 161 ms longer (train.py:57)``.
+        """
         compared = self.title.partition(" than ")[0]
-        bare = _FIGURES.sub("", compared)
-        place = self.line.rpartition(" in ")[0]
-        at = f" ({PurePath(place).name})" if place and place not in self.title else ""
-        return self.headline, f"{compared}{at}", f"{bare}{at}", bare
+        place = PurePath(self.line.rpartition(" in ")[0]).name
+        at = f" ({place})" if place and place not in self.title else ""
+        brief = compared.partition(", ")[0].replace("'s training thread", "").replace(" a step", "")
+        if place:
+            brief = brief.replace(self.line, place)
+        return self.headline, f"{compared}{at}", f"{brief}{at}", brief, _FIGURES.sub("", brief)
 
     def record(self, job: str) -> FindingRecord:
         own = {"job": job, "certainty": self.certainty.value, "line": self.line or None}

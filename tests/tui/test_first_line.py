@@ -1,5 +1,7 @@
 """The form of the first line does not turn with its figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.findings.finding import Certainty, Finding, why_late
@@ -42,6 +44,15 @@ LATE = FirstLine(
     cause=why_late([SLOW], 1),
     blames=SLOW.headlines,
 )
+
+
+def late_by(title):
+    found = replace(SLOW, title=title, line="workloads/faults.py:87 in lose")
+    return LATE._replace(cause=why_late([found], 1), blames=found.headlines)
+
+
+ASLEEP = late_by("rank 1's training thread sleeps 161 ms a step longer than rank 0's")
+AT_LINE = late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its step, rank 0 for 10 %")
 SHORT_CPUS = FirstLine(
     "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; "
     "fixing it wins up to 34 % of the step (measured)",
@@ -58,12 +69,15 @@ SHORT_CPUS = FirstLine(
          "others (jobs/train.py:57 in collate); the others wait 12.0 ms a step"),
         (90, LATE, "rank 1 computes 12.1 ms a step longer than the others (jobs/train.py:57 in collate)"),
         (60, LATE, "rank 1 computes 12.1 ms a step longer (train.py:57)"),
-        (50, LATE, "rank 1 computes longer (train.py:57)"),
+        (50, LATE, "rank 1 computes 12.1 ms longer (train.py:57)"),
+        (40, LATE, "rank 1 computes 12.1 ms longer"),
+        (60, ASLEEP, "rank 1 sleeps 161 ms longer (faults.py:87)"),
+        (60, AT_LINE, "rank 1 is at faults.py:87 for 70 % of its step"),
         (30, LATE, "rank 1 computes longer"),
         (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),
     ],
 )  # fmt: skip
-async def test_first_line_drops_figures_before_the_cause(width, said, shown_words):
+async def test_first_line_keeps_rank_cause_time_and_line(width, said, shown_words):
     async with opened(waiting_job(), size=(width, 20)) as (app, pilot):
         await shown(app, pilot)
         view, state = app.screen.query_one(FirstLineView), app.dashboard.state
