@@ -110,8 +110,9 @@ def allowed_knobs(draw):
 
 @st.composite
 def allowed_stacks(draw):
-    """Lines with as many samples as there are, or fewer."""
-    lines = draw(st.lists(built(StackLine, samples=st.integers(0, 1 << 32)), max_size=8).map(tuple))
+    """Lines with as many samples as there are, or fewer, asleep in some of them."""
+    drawn = draw(st.lists(built(StackLine, samples=st.integers(0, 1 << 32)), max_size=8))
+    lines = tuple(msgspec.structs.replace(each, asleep=min(each.asleep, each.samples)) for each in drawn)
     counted = sum(each.samples for each in lines)
     from_ns, to_ns = sorted(draw(st.tuples(*[st.integers(0, (1 << 63) - 1)] * 2)))
     samples = draw(st.integers(counted, 1 << 40))
