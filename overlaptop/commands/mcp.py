@@ -22,7 +22,7 @@ from overlaptop.commands.run_sources import report_of
 from overlaptop.commands.slack import begin, rank_record
 from overlaptop.commands.trials import TrialRun, progress_words
 from overlaptop.commands.tune import await_knob, result_record, trials_of, value_record
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import Finding, why_late
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.trials.runner import Trials, TrialsState
@@ -194,9 +194,10 @@ def _refusals() -> Iterator[None]:
 
 def _summary(snapshot: Snapshot, found: Sequence[Finding]) -> dict[str, Any]:
     said = first_line(snapshot, found)
+    late_rank = said.late_rank if said is not None else None
     return {
         "job": title(snapshot),
         "summary": said.words if said is not None else None,
-        "late_rank": said.late_rank if said is not None else None,
-        "cause": (said.cause or None) if said is not None else None,
+        "late_rank": late_rank,
+        "cause": (why_late(found, late_rank) or None) if late_rank is not None else None,
     }

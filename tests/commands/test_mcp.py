@@ -41,10 +41,9 @@ async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) 
         for _ in range(20):  # on a busy machine the first steps do not tell yet
             found = (await client.call_tool("findings", {"job": job["job"]})).structured_content
             causes = [each for each in found["findings"] if each["rule"] == "late_launch" and each["line"]]
-            if causes and found["cause"]:
+            if causes:
                 break
         assert found["late_rank"] == 1
-        assert found["summary"].startswith("rank 1 is late in ")
         assert "sleeps" in found["cause"]
         assert (causes[0]["ranks"], "faults.py" in causes[0]["line"]) == ([1], True)
         state = (await client.call_tool("state")).structured_content
