@@ -3,7 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
-from overlaptop.wire.bounds import MAX_INT64
+from overlaptop.wire.bounds import MAX_UNIX_NS
 from overlaptop.wire.joining import Pong
 
 KEPT = 64
@@ -78,7 +78,7 @@ class ClockOffset:
         """Convert a Unix time of the other clock to this one, within bounds.
         Unchanged before the first trip.
         """
-        return min(max(remote_ns - (self.offset_ns or 0), 0), MAX_INT64)
+        return min(max(remote_ns - (self.offset_ns or 0), 0), MAX_UNIX_NS)
 
     def _error_ns(self, offset_ns: int) -> int:
         return min(abs(offset_ns - trip.offset_ns) + self._own_error_ns(trip) for trip in self._trips)

@@ -11,6 +11,8 @@ from typing import Annotated
 from msgspec import Meta
 
 MAX_INT64 = (1 << 63) - 1
+MAX_UNIX_NS = 1 << 62
+"""The year 2116. The sum of a time and a duration is then an int64, too."""
 MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000
 """30 days: no step takes longer, and it fits on any screen."""
 MAX_RANK = 1 << 20
@@ -29,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 """A number of things, bytes or bytes per second; the number of a step, a process or a NUMA node."""
 Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 """The number of a rank, or a number of ranks."""
-UnixNs = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+UnixNs = Annotated[int, Meta(ge=0, le=MAX_UNIX_NS)]
 """A point in time."""
 DurationNs = Annotated[int, Meta(ge=0, le=MAX_DURATION_NS)]
 StepNs = Annotated[int, Meta(ge=1, le=MAX_DURATION_NS)]

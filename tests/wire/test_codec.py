@@ -132,6 +132,7 @@ def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
         (STEP, "step_ns", 0),
         (STEP, "step_ns", MAX_DURATION_NS + 1),
         (STEP, "rank", MAX_RANK + 1),
+        (DETAIL, "start_ns", (1 << 62) + 1),
         (DETAIL, "compute_spans_ns", (0, 1 << 60)),
         (DETAIL, "comm_spans_ns", (0, 1) * 4097),
         (DETAIL, "phases", (("sideways", 0, 1),)),
