@@ -221,11 +221,5 @@ def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
 
 def _lanes(each: RankTimeline) -> dict[str, Spans]:
     """Return the lanes by the page's names."""
-    return {
-        "compute": each.lanes.compute,
-        "waiting": each.attribution.waiting,
-        "transfer": each.attribution.transfer,
-        "not attributed": each.attribution.not_attributed,
-        "copy": each.lanes.copy,
-        "fused": each.lanes.fused,
-    }
+    lanes = each.lanes
+    return {"compute": lanes.compute, **each.communication, "copy": lanes.copy, "fused": lanes.fused}

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -14,17 +13,9 @@ from overlaptop.formats.job import TracedJob
 from overlaptop.formats.summary import Lanes
 from overlaptop.records import StepRecord
 from overlaptop.timeline.arrivals import Collective, Part, waiting
-from overlaptop.timeline.spans import Spans, difference, empty, unflatten, union
+from overlaptop.timeline.spans import Spans, difference, unflatten, union
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
-
-
-class Attribution(NamedTuple):
-    """A rank's communication, split into disjoint spans, Unix ns."""
-
-    waiting: Spans
-    transfer: Spans
-    not_attributed: Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +30,8 @@ class RankTimeline:
     """The steps with lanes: all of a trace, few of a running job."""
     lanes: Lanes
     """Unix ns. Beside a fused kernel nothing else counts."""
-    attribution: Attribution
+    communication: Mapping[str, Spans]
+    """`lanes.comm` in disjoint parts: ``waiting``, ``transfer`` and ``not attributed``."""
     samples: tuple[DeviceSample, ...] = ()
     """Samples of the rank's GPU, oldest first."""
 
@@ -137,13 +129,12 @@ def _rank_timeline(
     found: Sequence[Collective],
     samples: tuple[DeviceSample, ...],
 ) -> RankTimeline:
-    none = empty()
-    attribution = Attribution(none, none, none)
+    communication = {}
     if len(lanes.comm):
         own = waiting(info.rank, lanes.comm, found, int(lanes.comm[0, 0]), int(lanes.comm[-1, 1]))
         rest = difference(own.comm, union(own.wait, own.transfer))
-        attribution = Attribution(own.wait, own.transfer, rest)
-    return RankTimeline(info.rank, info, steps, drawn, lanes, attribution, samples)
+        communication = {"waiting": own.wait, "transfer": own.transfer, "not attributed": rest}
+    return RankTimeline(info.rank, info, steps, drawn, lanes, communication, samples)
 
 
 def _steps_of(view: RankView) -> tuple[StepTotals, ...]:

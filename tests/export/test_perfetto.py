@@ -133,7 +133,7 @@ def test_steps_that_left_the_history_keep_their_collectives() -> None:
     job = from_snapshot(session.tick())
     assert len(job.ranks[0].steps) > HISTORY_STEPS
     assert job.collectives == measured.collectives
-    assert not any(len(each.attribution.not_attributed) for each in job.ranks)
+    assert not any(len(each.communication["not attributed"]) for each in job.ranks)
 
 
 def test_links_are_counters_of_their_samples() -> None:
