@@ -9,7 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +28,7 @@ from overlaptop.recording.batch import LIVE, MAX_BATCH_BYTES, PROFILE, STATE, Ba
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER, _FOOTER, _CHUNK, _LAST = 1, 2, 6, 15
+_HEADER, _FOOTER, _CHANNEL, _CHUNK, _LAST = 1, 2, 4, 6, 15
 """Opcodes of MCAP's records. _LAST: the highest one."""
 _RECORD = struct.Struct("<BQ")
 _CHUNK_MARK = b"\x04\x00\x00\x00zstd"
@@ -85,7 +85,7 @@ class Recording:
         """Yield the batches in order, from the last keyframe before `from_ns`, or else from the start."""
         begins = (at for at, each in enumerate(self.places) if (each.keyframe_ns or from_ns) < from_ns)
         first = max(begins, default=0)
-        begun = first == 0
+        begun, nodes = first == 0, self.nodes
         with closing(os.fdopen(_open(self.path), "rb")) as file:
             for place in self.places[first:]:
                 chunk = os.pread(file.fileno(), place.length, place.offset)
@@ -97,7 +97,7 @@ class Recording:
                 for record in records:
                     if isinstance(record, McapMessage):
                         kind, _, node = self.topics.get(record.channel_id, f"{LIVE}/").partition("/")
-                        if not begun and kind != STATE:
+                        if node not in nodes or (not begun and kind != STATE):
                             continue
                         begun = True
                         yield Batch(record.log_time, node, kind, record.data, after_gap)
@@ -195,6 +195,11 @@ class _Scan:
             after = at + _RECORD.size + length
             if not 0 < opcode <= _LAST or opcode == _CHUNK or after > end or self._is_chunk(at, length):
                 break
+            if opcode == _CHANNEL:  # the summary at the end repeats those of a damaged chunk
+                content = os.pread(self._descriptor, length, at + _RECORD.size)
+                with suppress(ValueError, McapError, struct.error):
+                    channel = Channel.read(ReadDataStream(BytesIO(content)))
+                    self._topics.setdefault(channel.id, channel.topic)
             at = after
         self._gap = self._gap or at < end
         if end == self._size:
