@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import zstandard
 from mcap.data_stream import ReadDataStream
-from mcap.exceptions import EndOfFile, McapError
-from mcap.records import Channel, Chunk, Header, McapRecord, Schema
+from mcap.exceptions import McapError
+from mcap.records import Channel, Chunk, McapRecord, Schema
 from mcap.records import Message as McapMessage
 from mcap.stream_reader import breakup_chunk
 
@@ -28,14 +28,13 @@ from overlaptop.recording.batch import LIVE, MAX_BATCH_BYTES, PROFILE, STATE, Ba
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER, _FOOTER, _CHANNEL, _CHUNK, _LAST = 1, 2, 4, 6, 15
+_FOOTER, _CHANNEL, _CHUNK, _LAST = 2, 4, 6, 15
 """Opcodes of MCAP's records. _LAST: the highest one."""
 _RECORD = struct.Struct("<BQ")
 _CHUNK_MARK = b"\x04\x00\x00\x00zstd"
 """Part of every chunk: the length and name of its compression."""
 _MARK_AT = _RECORD.size + 28
 """Its offset in a chunk's record."""
-_MAX_HEADER_BYTES = 1 << 16
 _SEARCHED_BYTES = 1 << 20
 
 
@@ -137,7 +136,9 @@ class _Scan:
         self._versions: set[str] = set()
 
     def run(self) -> Recording:
-        at = self._check_header()
+        at = len(_MAGIC)
+        if os.pread(self._descriptor, at, 0) != _MAGIC:
+            raise RecordingError(f"{self._path}: not a recording (no MCAP file)")
         while (start := self._next_chunk(at)) < self._size:
             self._check_between(at, start)
             _, length = self._record_at(start)
@@ -147,29 +148,13 @@ class _Scan:
         if not self._places:
             raise RecordingError(f"{self._path}: no whole chunk in it")
         for theirs in self._versions - {f"{PROFILE}/{PROTOCOL_VERSION}"}:
+            if not theirs.startswith(f"{PROFILE}/"):
+                raise RecordingError(f"{self._path}: an MCAP file of another program")
             raise RecordingError(
                 f"{self._path}: made with protocol {theirs.removeprefix(f'{PROFILE}/')[:20]}, this is "
                 f"{PROTOCOL_VERSION}: use the version of overlaptop that made it"
             )
         return Recording(self._path, tuple(self._places), self._topics, tuple(self._damage))
-
-    def _check_header(self) -> int:
-        """Return the offset of the first record after the header."""
-        start = os.pread(self._descriptor, len(_MAGIC) + _RECORD.size + _MAX_HEADER_BYTES, 0)
-        if not start.startswith(_MAGIC):
-            raise RecordingError(f"{self._path}: not a recording (no MCAP file)")
-        opcode, length = self._record_at(len(_MAGIC))
-        try:
-            if opcode != _HEADER or length > _MAX_HEADER_BYTES:
-                raise ValueError
-            profile = Header.read(ReadDataStream(BytesIO(start[len(_MAGIC) + _RECORD.size :]))).profile
-        except (ValueError, EndOfFile, struct.error):
-            # Its chunks may be whole all the same: they say whose they are.
-            self._damage.append("the header is damaged")
-            return self._next_chunk(len(_MAGIC))
-        if profile != PROFILE:
-            raise RecordingError(f"{self._path}: an MCAP file of {profile[:40] or 'another program'!r}")
-        return len(_MAGIC) + _RECORD.size + length
 
     def _record_at(self, at: int) -> tuple[int, int]:
         """Return the opcode and length of the record there. Opcode 0: the file ends before it."""
