@@ -34,7 +34,7 @@ NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
 KEPT_NS = 15_000_000_000
 """After a change the earlier line stays for this time, until there is a new one."""
 LONG_NS = 10_000_000_000
-"""After this time without a first line the screen says what is missing."""
+"""After this time without a first line the screen names the missing data."""
 REORDER = 1.25
 """Findings keep their order until a gain changes by this factor."""
 
