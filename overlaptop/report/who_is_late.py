@@ -6,6 +6,7 @@ chosen line on the screen.
 
 from collections.abc import Sequence
 from enum import Enum
+from statistics import fmean
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
@@ -195,8 +196,26 @@ def _in_turn(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
 
 
 def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
-    waits = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
-    return f"{waits} ({percent(window.share)})", f"{waits} ({whole_percent(window.share)})"
+    wait_ns, share = _shown_wait(snapshot, window)
+    waits = f"{duration(wait_ns)} {_per(snapshot)}"
+    return f"{waits} ({percent(share)})", f"{waits} ({whole_percent(share)})"
+
+
+def _shown_wait(snapshot: Snapshot, window: WaitWindow) -> tuple[float, float]:
+    """Return the others' wait per step and its share: by the rows, which are shown beside it, if these are
+    means.
+    """
+    late = {each.rank for each in window.late}
+    waits = [
+        each.row_waits if each.mean is not None else None
+        for each in snapshot.ranks
+        if each.rank not in late and each.rank in snapshot.compared
+    ]
+    known = [each.exposed_wait_ns for each in waits if each is not None and each.exposed_known]
+    step_ns = snapshot.totals.step_ns
+    if not known or len(known) < len(waits) or not step_ns:
+        return window.exposed_wait_ns, window.share
+    return fmean(known), fmean(known) / step_ns
 
 
 def _per(snapshot: Snapshot) -> str:

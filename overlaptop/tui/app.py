@@ -241,8 +241,8 @@ class OverlaptopApp(App[int]):
         del screen
         for key in APP_KEYS:
             if key.action != "command_palette" and self.dashboard.state.offers(key.action):
-                action = getattr(self, f"action_{key.action}")
-                yield SystemCommand(key.action.replace("_", " "), key.words, action)
+                name = key.action.partition("(")[0].replace("_", " ")
+                yield SystemCommand(name, key.words, partial(self.run_action, key.action))
         for name in self.themes:
             change = partial(setattr, self, "theme", name)
             yield SystemCommand(f"theme {name}", "change the colours", change)

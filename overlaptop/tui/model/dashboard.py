@@ -92,7 +92,7 @@ class Dashboard:
         state.change, state.change_is_news = knobs.change, knobs.change_is_news
         state.trying, state.slopes = self.trials.running, self.trials.slopes(self._job)
         state.compared = self.jobs_seen.compare(state.snapshot)
-        state.findings, state.first_line = self._findings.findings, self._findings.line(self.latest)
+        state.findings, state.first_line = self._findings.findings, self._findings.line(state.snapshot)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
