@@ -20,8 +20,8 @@ jobs. Runs of unlike work are refused: another number of ranks, other bytes or o
 
 A run is cut into 7, 14 or 28 blocks of consecutive steps. A difference is more than noise where a
 signed-rank test of the blocks' medians says so, with the errors of all figures together below 5 %, and
-where it is 1 % or more: of overlap, 1 point. What differs by chance between two starts of one job
-is in no block: compare windows of one run, or several runs, where that matters.
+where it is 1 % or more, and 0.2 % of the step: of overlap, 1 point. What differs by chance between two
+starts of one job is in no block: compare windows of one run, or several runs, where that matters.
 exit status: 0; 1 where --fail-if holds; 2 for a usage error, unlike work, and a file that cannot be read.
 """
 _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
