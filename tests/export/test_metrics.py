@@ -134,12 +134,6 @@ def test_a_job_that_is_forgotten_has_no_series() -> None:
     assert generate_latest(registry) == b""
 
 
-def test_labels_with_markup_are_escaped() -> None:
-    script = 'a"b\\c\nd.py'
-    found = collected(FakeSession(welcome(script=script), info(0), status()).tick())
-    assert ("overlaptop_job_info", f"script={script}", "world_size=2") in found
-
-
 # The examples
 
 

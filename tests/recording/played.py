@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.recording.writer import Keep
-from tests.fleet.builders import S, info, status, welcome
+from tests.fleet.builders import info, status, welcome
 from tests.fleet.fakes import FakeHost, record
 from tests.tui.waits import split_step
 
@@ -68,8 +68,3 @@ def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **option
         job.step(number, late=1, after_s=after_s)
     job.recorder.end()
     return job
-
-
-def lasting_s(seconds: float) -> int:
-    """In ns."""
-    return round(seconds * S)

@@ -23,8 +23,8 @@ from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.recording.writer import earlier_part
 from overlaptop.wire.messages import RankEnd
 from tests.commands.running import run_here
-from tests.fleet.builders import Clock, status
-from tests.recording.played import PlayedJob, lasting_s, played
+from tests.fleet.builders import Clock, S, status
+from tests.recording.played import PlayedJob, played
 
 HEADER = (
     b"\x89MCAP0\r\n\x01\x1c\x00\x00\x00\x00\x00\x00\x00\x0a\x00\x00\x00overlaptop\x0a\x00\x00\x00python-lib"
@@ -142,7 +142,7 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path, whole):
 
 def test_long_recording_keeps_its_last_part_and_the_one_before(tmp_path):
     path, clock = tmp_path / "run.mcap", Clock()
-    played(clock, path, 200, keep=Keep(ns=lasting_s(20)))
+    played(clock, path, 200, keep=Keep(ns=20 * S))
     parts = [open_recording(each) for each in (earlier_part(path), path)]
     assert len(list(tmp_path.iterdir())) == 2
     assert "the part before is in" in run_here("replay", path, "--once").stderr

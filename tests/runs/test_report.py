@@ -40,6 +40,17 @@ def saved(tmp_path_factory):
     return folder / "run.json"
 
 
+def changed(saved, name, change):
+    """The saved report with another figure of this name."""
+    run = json.loads(saved.read_text())
+    for figure in run["figures"]:
+        if figure["name"] == name:
+            figure["median"], figure["blocks"] = change(figure["median"]), [*map(change, figure["blocks"])]
+    path = saved.with_name(f"{name}.json")
+    path.write_text(json.dumps(run))
+    return path
+
+
 def report_of(session):
     log = RunLog()
     log.take(session.tick())
@@ -192,14 +203,8 @@ def test_compare_of_equal_runs_finds_and_fails_nothing(saved):
     assert not any(record["differs"] for record in found)
 
 
-def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved, tmp_path):
-    slower = tmp_path / "slower.json"
-    run = json.loads(saved.read_text())
-    for figure in run["figures"]:
-        if figure["name"] == "step":
-            figure["median"] *= 1.05
-            figure["blocks"] = [each * 1.05 for each in figure["blocks"]]
-    slower.write_text(json.dumps(run))
+def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved):
+    slower = changed(saved, "step", lambda ns: 1.05 * ns)
     assert run_here("compare", saved, slower, "--fail-if", "step>10%").returncode == 0
     done = run_here("compare", saved, slower, "--fail-if", "step>3%")
     assert (done.returncode, done.stderr) == (1, "overlaptop: step differs by +5.0 %\n")
@@ -208,12 +213,8 @@ def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved, tmp_path):
     assert run_here("compare", saved, slower, "--fail-if", "step=3%").returncode == 2
 
 
-def test_compare_fails_a_figure_that_rose_from_0(saved, tmp_path):
-    none, run = tmp_path / "none.json", json.loads(saved.read_text())
-    for figure in run["figures"]:
-        if figure["name"] == "waiting":
-            figure["median"], figure["blocks"] = 0.0, [0.0] * len(figure["blocks"])
-    none.write_text(json.dumps(run))
+def test_compare_fails_a_figure_that_rose_from_0(saved):
+    none = changed(saved, "waiting", lambda _: 0.0)
     done = run_here("compare", none, saved, "--fail-if", "waiting>3%")
     assert (done.returncode, done.stderr) == (1, "overlaptop: waiting differs from 0\n")
     assert "from 0" in done.stdout
@@ -230,13 +231,8 @@ def test_compare_says_what_it_cannot_judge(recorded):
     assert "no difference" not in done.stdout
 
 
-def test_compare_shows_overlap_in_points(saved, tmp_path):
-    more, run = tmp_path / "more.json", json.loads(saved.read_text())
-    for figure in run["figures"]:
-        if figure["name"] == "overlap":
-            figure["median"] += 0.1
-            figure["blocks"] = [each + 0.1 for each in figure["blocks"]]
-    more.write_text(json.dumps(run))
+def test_compare_shows_overlap_in_points(saved):
+    more = changed(saved, "overlap", lambda share: share + 0.1)
     done = run_here("compare", more, saved, "--fail-if", "overlap<-5%")
     assert (done.returncode, done.stderr) == (1, "overlaptop: overlap differs by -10.0 points\n")
     assert "-10.0 points to -10.0 points" in done.stdout
