@@ -95,12 +95,10 @@ class _Writer:
 
     def begin(self, at_ns: int) -> None:
         """Declare that the trace's clock shows Unix time."""
-        packet = self._builder.create_packet()
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.timestamp = at_ns
+        snapshot = protos.ClockSnapshot()
         for clock in (protos.BUILTIN_CLOCK_BOOTTIME, protos.BUILTIN_CLOCK_REALTIME):
-            packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=at_ns)
-        self._builder.write_packet(packet)
+            snapshot.clocks.add(clock_id=clock, timestamp=at_ns)
+        self._put(timestamp=at_ns, clock_snapshot=snapshot)
 
     def process(self, pid: int, name: str) -> int:
         descriptor = protos.TrackDescriptor(uuid=next(self._uuids))
@@ -140,8 +138,9 @@ class _Writer:
             begin.flow_ids.append(flow)
         for key, value in arguments.items():
             _annotate(begin, key, value)
-        self._put(start_ns, begin)
-        self._put(end_ns, protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track))
+        end = protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track)
+        self._put(timestamp=start_ns, track_event=begin)
+        self._put(timestamp=end_ns, track_event=end)
 
     def counter(self, process: int, name: str, unit: str, values: Sequence[tuple[int, int]]) -> None:
         """Write a counter's values at their Unix times in ns, if there are any."""
@@ -153,28 +152,18 @@ class _Writer:
         )
         descriptor.counter.unit_name = unit
         self._describe(descriptor)
+        kind = protos.TrackEvent.TYPE_COUNTER
         for at_ns, value in values:
-            self._put(
-                at_ns,
-                protos.TrackEvent(
-                    type=protos.TrackEvent.TYPE_COUNTER, track_uuid=uuid, counter_value=value
-                ),
-            )
+            event = protos.TrackEvent(type=kind, track_uuid=uuid, counter_value=value)
+            self._put(timestamp=at_ns, track_event=event)
 
     def _describe(self, descriptor: protos.TrackDescriptor) -> int:
-        packet = self._builder.create_packet()
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.track_descriptor.CopyFrom(descriptor)
-        self._builder.write_packet(packet)
+        self._put(track_descriptor=descriptor)
         uuid: int = descriptor.uuid
         return uuid
 
-    def _put(self, at_ns: int, event: protos.TrackEvent) -> None:
-        packet = self._builder.create_packet()
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        packet.timestamp = at_ns
-        packet.track_event.CopyFrom(event)
-        self._builder.write_packet(packet)
+    def _put(self, **fields: object) -> None:
+        self._builder.write_packet(protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE, **fields))
 
 
 def _annotate(event: protos.TrackEvent, name: str, value: object) -> None:
