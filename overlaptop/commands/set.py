@@ -147,8 +147,8 @@ def print_change(session: Session, command: Command) -> None:
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:
     table = Table(
-        ["knob", "value", "script", "allowed", "of"],
-        left={"knob", "allowed", "of"},
+        ["knob", "value", "script", "allowed", "belongs to"],
+        left={"knob", "allowed", "belongs to"},
     )
     for each in knobs:
         knob = each.knob

@@ -29,7 +29,7 @@ _KNOB_COLUMNS = (
     Column("now", 6, right=False),
     Column(SCRIPT, 6, right=False, shown_from=60),
     Column("allowed", 7, right=False, shown_from=74),
-    Column("whose", 6, right=False, shown_from=100),
+    Column("belongs to", 10, right=False, shown_from=100),
     Column("", 12, right=False),
 )
 _LOG_COLUMNS = (
