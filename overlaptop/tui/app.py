@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -293,12 +294,15 @@ class OverlaptopApp(App[int]):
     async def action_quit(self) -> None:
         running = self.dashboard.running
         if running and isinstance(self.screen, DashboardScreen):
-            await self.screen.ask(Confirm(f"quit? {running}, started here, ends", self.action_leave))
+            await self.screen.ask(Confirm(f"quit? {running}, started here, ends", self._end))
         else:
-            await self.action_leave()
+            await self._end()
 
-    async def action_leave(self, status: int = 0) -> None:
-        self.exit(return_code=status)
+    async def action_leave(self) -> None:
+        self.exit(return_code=128 + signal.SIGINT)
+
+    async def _end(self) -> None:
+        self.exit()
 
     # Screens
 

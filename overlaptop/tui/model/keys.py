@@ -29,7 +29,7 @@ class Key(NamedTuple):
 APP_KEYS = (
     Key("question_mark,f1", "?  F1", "help", "this help", "F1 help"),
     Key("q", "q", "quit", "quit", "q quit"),
-    Key("ctrl+c", "ctrl+c", "leave(130)", "quit without asking"),
+    Key("ctrl+c", "ctrl+c", "leave", "quit without asking"),
     Key("f", "f", "findings", "findings: why steps are slow, how to fix it, and the gain", "f why"),
     Key("T", "T", "timelines", "the timelines of all ranks on one axis", "T timelines"),
     Key("C,9", "C  9", "collectives",
