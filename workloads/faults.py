@@ -8,7 +8,7 @@ that length in each step. The workload does not know: hooks of torch show where 
 On the screen, the first line names the late rank and how long the others wait for it. With ``sleep`` its
 lanes are empty in forward, with ``compute`` its compute is longer, with ``gc`` and ``loader`` it stops in
 forward or before it, with ``cpus`` all its CPU work takes longer. With ``batches`` the late rank changes
-from step to step, and nobody is to blame. On a CPU gaps are drawn as compute.
+from step to step, and nobody is to blame. On a CPU the lanes show phases and not their gaps.
 """
 
 import contextlib

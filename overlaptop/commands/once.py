@@ -20,7 +20,7 @@ from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_text, ranks_text, totals_text, window_text
 from overlaptop.report.links import nvlink_rate, pcie_rate
-from overlaptop.report.order import all_see_gaps, idle_ns, waiting_ns
+from overlaptop.report.order import all_see_gaps, idle_ns, waiting_at_least, waiting_ns
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
@@ -168,7 +168,7 @@ def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[s
         text.duration(step.step_ns if step else None),
         text.percent(lanes.overlap if lanes else None),
         text.duration(lanes.exposed_ns if lanes else None),
-        text.duration(waiting_ns(view)),
+        f"{text.AT_LEAST if waiting_at_least(view) else ''}{text.duration(waiting_ns(view))}",
         text.duration(lanes.stall_ns if lanes else None),
         text.duration(idle_ns(view)),
         text.duration(lanes.compute_ns if lanes else None),

@@ -96,12 +96,15 @@ def waiting_ns(view: RankView) -> int | None:
     return waits.exposed_wait_ns if waits is not None and waits.exposed_known else None
 
 
-def waiting_exact(view: RankView) -> bool:
-    """Return whether `waiting_ns` is the whole wait, else it is a lower bound."""
+def waiting_at_least(view: RankView, smallest_ns: float = 1) -> bool:
+    """Return whether `waiting_ns` is to be marked as a lower bound: a part of the exposed time is not
+    attributed, or a source that sees no gaps found less than ``smallest_ns`` of a wait.
+    """
     waits = view.row_waits
-    if waits is None or waits.exposed_not_attributed_ns:
+    if waits is None or not waits.exposed_known:
         return False
-    return sees_gaps(view) or not waits.wait_ns  # without a wait nothing of it was exposed
+    unseen = waits.wait_ns > 0 and waits.exposed_wait_ns < smallest_ns and not sees_gaps(view)
+    return unseen or waits.exposed_not_attributed_ns > 0
 
 
 def idle_ns(view: RankView) -> int | None:

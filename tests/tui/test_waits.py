@@ -48,13 +48,13 @@ async def test_waiting_that_is_not_attributed_is_unknown_and_not_zero():
     assert "exposed 14.8 ms not attributed" in text
     assert "waiting 0" not in text
     assert "waiting ms" not in line_of(text, "exposed ms")
-    # "At least nothing" is not known; that of a rank that waited for nobody is nothing.
+    # A part that is not known is marked; the wait of a rank that waited for nobody is nothing.
     [cell] = [each.cell for each in COLUMNS if each.key == "waiting"]
     scales = Scales(ViewState(job.tick()), textured=False)
     for waits, exact, figure in (
-        (WaitTimes(20 * MS, 0, 30 * MS, 900, 0, 30 * MS), True, "–"),
-        (WaitTimes(20 * MS, 0, 30 * MS, 9 * MS, 0, 30 * MS), True, "9.00"),
-        (WaitTimes(20 * MS, 0, 0, 900, 0, 0), False, "–"),
+        (WaitTimes(20 * MS, 0, 30 * MS, 900, 0, 30 * MS), True, "≥0.00"),
+        (WaitTimes(20 * MS, 0, 30 * MS, 9 * MS, 0, 30 * MS), True, "≥9.00"),
+        (WaitTimes(20 * MS, 0, 0, 900, 0, 0), False, "≥0.00"),
         (WaitTimes(0, 20 * MS, 0, 0, 4 * MS, 0), False, "0.00"),
     ):
         job.say(info(0, exact=exact))

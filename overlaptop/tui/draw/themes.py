@@ -39,8 +39,8 @@ DARK = Palette(
     {
         "screen": "#0f1218", "panel": "#171c25", "cursor": "#222b3a", "key": "#222b3a",
         "faint": "#465064", "dim": "#8792a6", "text": "#cdd5e1", "bright": "#f4f7fb", "accent": "#7cb7ff",
-        "compute": "#3f7ae8", "hidden": "#43d6b0", "exposed": "#ff9248", "copy": "#b48cf2",
-        "fused": "#e86fb0", "waiting": "#ffe3a3", "hidden_waiting": "#2b8a75",
+        "compute": "#3f7ae8", "phases": "#71819f", "hidden": "#43d6b0", "exposed": "#ff9248",
+        "copy": "#b48cf2", "fused": "#e86fb0", "waiting": "#ffe3a3", "hidden_waiting": "#2b8a75",
         "idle": "#5a6478", "track": "#2b3341", "stall": "#b4365a",
         "forward": "#24405f", "backward": "#4a3563", "optimizer": "#5a4a22", "history": "#5d7ba6",
         "live": "#5bd68a", "warning": "#f2c14e", "error": "#ff6b7d", "good": "#5fdcb8", "bad": "#ffa565",
@@ -54,8 +54,8 @@ LIGHT = Palette(
     {
         "screen": "#fbfbf9", "panel": "#f0f1ee", "cursor": "#dfe6f2", "key": "#dfe6f2",
         "faint": "#b4bac4", "dim": "#667080", "text": "#2a313c", "bright": "#05080d", "accent": "#1f5fbf",
-        "compute": "#2f66cf", "hidden": "#159a7a", "exposed": "#e0660f", "copy": "#8b58d6",
-        "fused": "#b3207a", "waiting": "#7d5600", "hidden_waiting": "#0b5a48",
+        "compute": "#2f66cf", "phases": "#7a879f", "hidden": "#159a7a", "exposed": "#e0660f",
+        "copy": "#8b58d6", "fused": "#b3207a", "waiting": "#7d5600", "hidden_waiting": "#0b5a48",
         "idle": "#8b929e", "track": "#d5d9df", "stall": "#cf6079",
         "forward": "#c9dcf2", "backward": "#e2d4f2", "optimizer": "#f0e2b8", "history": "#6f8fbd",
         "live": "#1c8f4a", "warning": "#a86f00", "error": "#c4273f", "good": "#117a60", "bad": "#b44a00",
@@ -69,8 +69,8 @@ CONTRAST = Palette(
     {
         "screen": "#000000", "panel": "#000000", "cursor": "#303030", "key": "#303030",
         "faint": "#7a7a7a", "dim": "#c0c0c0", "text": "#ffffff", "bright": "#ffffff", "accent": "#ffff00",
-        "compute": "#0072ff", "hidden": "#00ffc8", "exposed": "#ffb000", "copy": "#ff8cff",
-        "fused": "#ffffff", "waiting": "#ffff9c", "hidden_waiting": "#008f70",
+        "compute": "#0072ff", "phases": "#8c8ca8", "hidden": "#00ffc8", "exposed": "#ffb000",
+        "copy": "#ff8cff", "fused": "#ffffff", "waiting": "#ffff9c", "hidden_waiting": "#008f70",
         "idle": "#606060", "track": "#3c3c3c", "stall": "#d4003c",
         "forward": "#003c78", "backward": "#5a0078", "optimizer": "#6e5000", "history": "#a0b8ff",
         "live": "#00ff66", "warning": "#ffff00", "error": "#ff5050", "good": "#00ffc8", "bad": "#ffb000",

@@ -2,7 +2,7 @@
 
 from overlaptop.text import UNKNOWN
 from overlaptop.tui.model import keys
-from overlaptop.tui.model.parts import STALL, STEP_PARTS, WAITING
+from overlaptop.tui.model.parts import PHASES, STALL, STEP_PARTS, WAITING
 
 OVERVIEW, RANK, MACHINE, TUNE, TRIALS = "Overview", "A rank's screen", "Machine", "Tune", "Trials"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
@@ -37,6 +37,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (_FIGURES, {
         "overlap": "hidden / all communication: the share that ran beside compute; none without it",
         **{part.word: part.meaning for part in STEP_PARTS},
+        PHASES.word: PHASES.meaning,
         "step": "compute only + hidden + exposed + fused + copy only + idle, to the nanosecond",
         "≤": "an upper bound: events and host do not see gaps between kernels. Hidden, overlap and "
              "speed-up are then upper bounds, exposed and waiting lower bounds, and idle is not seen",
@@ -57,7 +58,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "late rank": "the rank that starts a collective last: all others wait for it. The overview names a "
                      "rank that is late in 60 % of the collectives, or more, of 120 steps",
         "not attributed": "communication with unknown waiting: a rank is missing, ends disagree, "
-                     "or their clocks are not known well enough",
+                     "or their clocks are not known well enough. ≥ marks a wait that lacks this part",
     }),
     ((COLLECTIVES, TIMELINES), {
         "GB/s, of peak": "a collective's bus bandwidth as nccl-tests defines it, on transfer time only; "
@@ -65,9 +66,11 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     }),
     ((OVERVIEW,), {
         "speed-up": "(compute + communication) / step: the gain over a step without overlap",
-        "attainable": "(compute + communication) / the longer of the two: with perfect overlap",
+        "at best": "(compute + communication) / the longer of the two: with perfect overlap",
         "before, after": "the mean step before and after a change, drift included; A compares by trials",
-        "mean of": "the ranks and steps of the figures; W sets the window. ≈: from some of its steps",
+        "mean of": "times are means over these ranks and steps, the late rank included; W sets the window; "
+                   "≈: from some of its steps. Overlap and speed-up are ratios of sums, lead is the least "
+                   "rank's, dropped a sum",
         "pause": "a step longer than 10 s and than five usual ones: the window leaves it out",
     }),
     ((RANK,), {

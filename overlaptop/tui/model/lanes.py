@@ -29,6 +29,8 @@ class Lanes:
     """One detailed step to draw at any zoom. Pieces in ns from the step's start."""
 
     detail: StepDetail
+    label: str
+    """Of the compute lane: ``phases`` if no more is known of it."""
     compute: tuple[Piece, ...]
     """Compute, kernels that also communicate, and stalls in the gaps."""
     comm: tuple[Piece, ...]
@@ -52,8 +54,14 @@ class Lanes:
         return self.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
-def lanes_of(detail: StepDetail, collectives: "Sequence[Collective]" = ()) -> Lanes:
-    """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks."""
+def lanes_of(
+    detail: StepDetail,
+    collectives: "Sequence[Collective]" = (),
+    compute: parts.StepPart = parts.COMPUTE,
+) -> Lanes:
+    """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks;
+    ``compute``: PHASES if no more is known of it.
+    """
     # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import lengths_within
 
@@ -62,7 +70,8 @@ def lanes_of(detail: StepDetail, collectives: "Sequence[Collective]" = ()) -> La
     ends_ns = [each.end_ns for each in detail.collectives]
     return Lanes(
         detail=detail,
-        compute=pieces(sets, parts.COMPUTE, parts.FUSED, parts.STALL),
+        label=compute.key,
+        compute=pieces({**sets, compute.key: sets[parts.COMPUTE.key]}, compute, parts.FUSED, parts.STALL),
         comm=pieces(sets, *parts.COMM_LANE),
         copy=pieces(sets, parts.COPY),
         hidden_ns=tuple(lengths_within(sets[parts.COMPUTE.key], starts_ns, ends_ns).tolist()),

@@ -24,6 +24,9 @@ class StepPart:
 
 
 COMPUTE = StepPart("compute", "compute only", "kernels ran, no communication beside them")
+PHASES = StepPart(
+    "phases", "phases", "in place of compute only: a phase ran, and its gaps between kernels are not seen"
+)
 HIDDEN = StepPart("hidden", "hidden", "communication that ran while compute ran")
 EXPOSED = StepPart("exposed", "exposed", "communication with no compute beside it")
 COPY = StepPart("copy", "copy only", "only host-device or device-local copies ran")
@@ -35,16 +38,20 @@ STALL = StepPart("stall", "stall", "compute waited for communication")
 WAITING = StepPart("waiting", "waiting", "communication until the late rank starts; no byte moves")
 HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: not counted as exposed")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, FUSED, COPY, IDLE)
-LEGEND = (COMPUTE, HIDDEN, EXPOSED, WAITING, FUSED, COPY, IDLE, STALL)
+LEGEND = (COMPUTE, PHASES, HIDDEN, EXPOSED, WAITING, FUSED, COPY, IDLE, STALL)
 COMM_LANE = (HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED)
-PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING)}
+PARTS = {part.key: part for part in (*STEP_PARTS, PHASES, STALL, WAITING, HIDDEN_WAITING)}
 
 
-def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int], ...]:
-    """Return a measured step's parts in drawing order, in ns, ``exposed_wait_ns`` apart from exposed."""
+def parts_of(
+    step: StepTotals, exposed_wait_ns: int = 0, compute: StepPart = COMPUTE
+) -> tuple[tuple[str, int], ...]:
+    """Return a measured step's parts in drawing order, in ns, ``exposed_wait_ns`` apart from exposed.
+    ``compute``: PHASES if no more is known of it.
+    """
     exposed_ns = (step.exposed_ns or 0) - exposed_wait_ns
     return (
-        (COMPUTE.key, step.compute_only_ns or 0),
+        (compute.key, step.compute_only_ns or 0),
         (HIDDEN.key, step.hidden_ns or 0),
         (EXPOSED.key, exposed_ns),
         *(((WAITING.key, exposed_wait_ns),) if exposed_wait_ns else ()),

@@ -24,6 +24,7 @@ from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.model.keys import changes_job, fits, needs_knob
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes, lanes_of
+from overlaptop.tui.model.parts import COMPUTE, PHASES, StepPart
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -211,7 +212,7 @@ class ViewState:
             self._waits = waits
             details = (each for view in self.snapshot.ranks for each in view.details)
             self._details = {each.rank: each for each in details if each.step == newest.step}
-            self._lanes = lanes_of(newest, waits.collectives if waits is not None else ())
+            self._lanes = lanes_of(newest, waits.collectives if waits is not None else (), self.compute)
             # A rank's first timeline may be old, so the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
@@ -330,6 +331,11 @@ class ViewState:
     def exact(self) -> bool:
         """Return whether every rank's source sees the gaps between kernels."""
         return all_see_gaps(self.snapshot.ranks)
+
+    @property
+    def compute(self) -> StepPart:
+        """Return PHASES if no more is known of compute. A trace of a CPU has operators."""
+        return COMPUTE if self.exact or self.snapshot.hub_state is HubState.TRACE else PHASES
 
     def next_window(self) -> None:
         self.window = following(self.window, list(Window))

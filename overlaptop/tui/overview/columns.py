@@ -20,10 +20,10 @@ from overlaptop.report.links import (
     nvlink_rate,
     pcie_rate,
 )
-from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
+from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_at_least, waiting_ns
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import UNKNOWN, Unit, age, clock, percent, rate, whole_percent
+from overlaptop.text import AT_LEAST, UNKNOWN, Unit, age, clock, percent, rate, whole_percent
 from overlaptop.tui.draw.bars import ruler, sparkline, stacked_bar
 from overlaptop.tui.draw.layout import crop, elided
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim, faded
@@ -81,7 +81,7 @@ class Scales:
         """Their histories, by rank, width and marked column."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.textured, self.marked_step, self.slopes = textured, state.marked_step, state.slopes
-        self.failure = first_failure(ranks)
+        self.failure, self.compute = first_failure(ranks), state.compute
         self.are_means = any(view.mean is not None for view in ranks)
 
 
@@ -123,9 +123,12 @@ def _time(name: str, style: TextStyle = TEXT) -> Callable[[RankView, Scales, int
 
 def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
     value_ns = waiting_ns(view)
-    if value_ns is None or not (waiting_exact(view) or value_ns >= scales.unit.size_ns / 100):
-        return (dim(UNKNOWN),)  # "at least 0" says nothing
-    return (Segment(scales.unit.text(value_ns)),)
+    if value_ns is None:
+        return (dim(UNKNOWN),)
+    smallest_ns = scales.unit.size_ns / 100
+    if not waiting_at_least(view, smallest_ns):
+        return (Segment(scales.unit.text(value_ns)),)
+    return (Segment(f"{AT_LEAST}{scales.unit.text(value_ns if value_ns >= smallest_ns else 0)}"),)
 
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
@@ -136,7 +139,7 @@ def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     bar: StyledLine = ()
     if view.row is not None and view.row.measured:
-        parts = parts_of(view.row, waiting_ns(view) or 0)
+        parts = parts_of(view.row, waiting_ns(view) or 0, scales.compute)
         bar = stacked_bar(parts, scales.bar_ns, width, textured=scales.textured)
         if view.row.step_ns > scales.bar_ns:
             bar = (*crop(bar, width - 1), bold("▸"))

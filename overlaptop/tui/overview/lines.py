@@ -23,7 +23,16 @@ from overlaptop.tui.draw.segments import (
     bold,
     dim,
 )
-from overlaptop.tui.model.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING, overlap_style
+from overlaptop.tui.model.parts import (
+    COMPUTE,
+    FUSED,
+    HIDDEN_WAITING,
+    IDLE,
+    LEGEND,
+    PHASES,
+    WAITING,
+    overlap_style,
+)
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.view import JobView
 
@@ -111,7 +120,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         *([stall] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
-        item("speed-up", figures["speed-up"], 5, BOLD, dim(" of "), bold(f"{figures['attainable']:<5}")),
+        item("speed-up", figures["speed-up"], 20),
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
@@ -201,7 +210,9 @@ class Legend(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         textured, narrow, waits = self.look.textured, width < 70, self.state.waits
-        absent = []
+        absent = [COMPUTE] if self.state.compute is PHASES else [PHASES]
+        if self.state.compute is PHASES:
+            absent.append(IDLE)  # it is not seen
         if waits is None or not waits.times:
             absent.append(WAITING)
         if not self.state.snapshot.totals.fused_ns:

@@ -27,6 +27,7 @@ from overlaptop.tui.model.parts import (
     HIDDEN,
     IDLE,
     PARTS,
+    PHASES,
     overlap_style,
     parts_of,
 )
@@ -43,7 +44,7 @@ from overlaptop.wire.messages import StepTotals
 MOSTLY = 0.99
 _MOST_LINES = ((24, 8), (12, 4), (0, 1))
 """By the height of the screen."""
-_ORDER = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
+_ORDER = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, PHASES, FUSED, COPY, IDLE))
 """Most important first: a small screen does not fit all."""
 
 
@@ -67,7 +68,7 @@ class RankFacts(JobView):
             return [identity, (dim(f" {why_unmeasured([selected]) or 'no measured step yet'}"),)]
         lines = wrap(self._parts(selected, step), width - 1, max(1, height - 2))
         waits = self.state.waits_of(selected.rank)
-        parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0)
+        parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0, self.state.compute)
         bar = stacked_bar(parts, step.step_ns, width - 2, textured=self.look.textured)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
@@ -77,7 +78,9 @@ class RankFacts(JobView):
         waits = self.state.waits_of(selected.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
-        for key, value_ns in sorted(parts_of(step), key=lambda part: _ORDER.index(part[0])):
+        for key, value_ns in sorted(
+            parts_of(step, compute=self.state.compute), key=lambda part: _ORDER.index(part[0])
+        ):
             known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))

@@ -8,11 +8,13 @@ from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes
+from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import step_name
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
-from overlaptop.wire.messages import PHASES, CollectiveSpan
+from overlaptop.wire.messages import PHASES as PHASE_NAMES
+from overlaptop.wire.messages import CollectiveSpan
 
 PAN_SHARE = 0.2
 LABEL = 10
@@ -41,7 +43,7 @@ class Timeline(JobView):
         title = self._title(width, lanes)
         if height <= 2:
             return [title, view.row("comm", lanes.comm)]
-        rows = [view.row("compute", lanes.compute), view.row("comm", lanes.comm)]
+        rows = [view.row(lanes.label, lanes.compute), view.row("comm", lanes.comm)]
         if self.state.copies_seen:
             rows.append(view.row("copy", lanes.copy))
         spare = height - len(rows) - 1
@@ -64,7 +66,7 @@ class Timeline(JobView):
             Item((bold(f" rank {detail.rank}"), dim(f"  {step}"), bold(number))),
             Item((bold(duration(detail.step_ns)), dim(f" at {clock(detail.start_ns)}")), 3),
         ]
-        for name in PHASES:
+        for name in PHASE_NAMES:
             spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
             if spent_ns:
                 left.append(Item((dim(f"{name} "), Segment(duration(spent_ns))), 4))
@@ -154,7 +156,8 @@ class LaneRows:
             name = next(name for name in names if len(name) <= max(0, size - 2))
             words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
             cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
-        return (lane_label("phase"), *to_segments(cells))
+        label = "" if self.lanes.label == PHASES.key else "phase"
+        return (lane_label(label), *to_segments(cells))
 
     def names(self, selected: int | None) -> StyledLine:
         """Return names at the starts of collectives, if they fit; the selected one is marked."""

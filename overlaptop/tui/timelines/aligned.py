@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
 from overlaptop.tui.model.lanes import Lanes, lanes_of, pieces, sets_of
-from overlaptop.tui.model.parts import COMM_LANE, COMPUTE, COPY, IDLE
+from overlaptop.tui.model.parts import COMM_LANE, COMPUTE, COPY, IDLE, StepPart
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ class AlignedStep:
     parts: Mapping[int, tuple[Piece, ...]]
     """By rank, in ns from its step's start: the parts of the step as in the bars, at their times."""
     collectives: "Sequence[Collective]"
+    compute: StepPart
+    """PHASES if no more is known of compute."""
     _lanes: dict[int, Lanes] = field(default_factory=dict)
 
     def lanes(self, rank: int) -> Lanes:
         if rank not in self._lanes:
-            self._lanes[rank] = lanes_of(self.details[rank], self.collectives)
+            self._lanes[rank] = lanes_of(self.details[rank], self.collectives, self.compute)
         return self._lanes[rank]
 
     def offset_ns(self, rank: int) -> int:
@@ -56,12 +58,16 @@ class Under(NamedTuple):
     """For a collective, its index in its rank's step."""
 
 
-def aligned(details: Mapping[int, StepDetail], collectives: "Sequence[Collective]") -> AlignedStep:
-    """``details``: the step by rank, one or more; ``collectives``: matched across ranks."""
+def aligned(
+    details: Mapping[int, StepDetail], collectives: "Sequence[Collective]", compute: StepPart = COMPUTE
+) -> AlignedStep:
+    """``details``: the step by rank, one or more; ``collectives``: matched across ranks; ``compute``: as in
+    `lanes_of`.
+    """
     begins_ns = min(detail.start_ns for detail in details.values())
     ends_ns = max(detail.start_ns + detail.step_ns for detail in details.values())
-    parts = {rank: _parts(detail, collectives) for rank, detail in details.items()}
-    return AlignedStep(begins_ns, max(1, ends_ns - begins_ns), details, parts, collectives)
+    parts = {rank: _parts(detail, collectives, compute) for rank, detail in details.items()}
+    return AlignedStep(begins_ns, max(1, ends_ns - begins_ns), details, parts, collectives, compute)
 
 
 def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
@@ -110,7 +116,7 @@ def span_of(step: AlignedStep, rank: int, index: int) -> tuple[int, int]:
     return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
-def _parts(detail: StepDetail, collectives: "Sequence[Collective]") -> tuple[Piece, ...]:
+def _parts(detail: StepDetail, collectives: "Sequence[Collective]", compute: StepPart) -> tuple[Piece, ...]:
     """Return the parts of the step; together they cover it once."""
     # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import difference, from_pairs, union
@@ -119,6 +125,6 @@ def _parts(detail: StepDetail, collectives: "Sequence[Collective]") -> tuple[Pie
     with_comm = union(*(sets[part.key] for part in COMM_LANE))
     busy = union(sets[COMPUTE.key], with_comm)
     sets[IDLE.key] = difference(from_pairs([(0, detail.step_ns)]), union(busy, sets[COPY.key]))
-    sets[COMPUTE.key] = difference(sets[COMPUTE.key], with_comm)
+    sets[compute.key] = difference(sets[COMPUTE.key], with_comm)
     sets[COPY.key] = difference(sets[COPY.key], busy)
-    return pieces(sets, *COMM_LANE, COMPUTE, COPY, IDLE)
+    return pieces(sets, *COMM_LANE, compute, COPY, IDLE)

@@ -65,7 +65,9 @@ class Timelines(JobView):
             return None
         if self._step is None or details is not self._step_of[0] or waits is not self._step_of[1]:
             self._step_of = details, waits
-            self._step = aligned(details, waits.collectives if waits is not None else ())
+            self._step = aligned(
+                details, waits.collectives if waits is not None else (), self.state.compute
+            )
             self._follow(self._step)
         return self._step
 

@@ -14,6 +14,7 @@ from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, byte_count, clock, count, duration, plural, printable
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
+from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import ViewState, step_name
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.commands import CHANGES
@@ -158,6 +159,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
             left.append(Item((dim(f" {_sources(infos)}: {reason}"),)))
         if not state.exact:
             bound = "compute is an upper bound: gaps between kernels are not seen"
+            if state.compute is PHASES:
+                bound = "phases are seen, not kernels: overlap is an upper bound"
             left.append(Item((dim(bound if left else f" {bound}"),), 2))
     notices = grouped(snapshot.notices)
     levels = {notice.level for notice in notices}
