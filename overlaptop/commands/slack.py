@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="start no trial after STEPS steps (default: for each rank 1,000, or 90 s if longer)",
+        help="take STEPS steps at most (default: for each rank 1,000, or 90 s if longer)",
     )
     add("--json", action="store_true", help="print records, not a table")
     add_hosts(parser)

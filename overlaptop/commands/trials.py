@@ -9,7 +9,7 @@ from overlaptop.commands.output import CommandError, job_failure, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher
-from overlaptop.text import named_ranks
+from overlaptop.text import duration, named_ranks, plural
 from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 
@@ -60,10 +60,15 @@ class TrialRun:
 
     def run(self, trials: Trials, report: Callable[[Tried, TrialsState], None]) -> bool:
         """Run the trials; return whether Ctrl-C ended them. ``report`` is called after each trial."""
+        announced = False
         try:
             while not trials.over:
                 trials.tick(self.session.tick())
                 state = trials.state
+                if not announced and state.left_ns is not None:
+                    announced = True
+                    steps, left = plural(state.budget_steps or 0, "step"), duration(state.left_ns)
+                    print_message(f"takes {steps} at most: {left} if steps stay as long as now")
                 for tried in state.tried:
                     if len(tried.pairs) > self._told.get(tried.candidate.key, 0):
                         self._told[tried.candidate.key] = len(tried.pairs)

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="start no trial after STEPS steps (default: for each value 1,000, or 90 s if longer)",
+        help="take STEPS steps at most (default: for each value 1,000, or 90 s if longer)",
     )
     add("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
     add("--keep", action="store_true", help="set the best value on the running job")

@@ -148,7 +148,8 @@ class Trials:
     ) -> None:
         """``measure``: returns a candidate's effect from its pairs. ``is_known``: whether to
         stop measuring it.
-        ``budget_steps``: no trial begins after this many. None: BUDGET_STEPS and BUDGET_NS apply.
+        ``budget_steps``: no trial begins that would end after this many. None: BUDGET_STEPS and BUDGET_NS
+        apply.
         """
         self._session, self._measure, self._is_known = session, measure, is_known
         self._all = {candidate.key: Tried(candidate) for candidate in candidates}
@@ -301,8 +302,10 @@ class Trials:
         step_ns = self._step_ns = median(step.step_ns for step in before)
         if self._budget_steps is None:
             self._budget_steps = len(self._all) * round(longest_ns(step_ns) / step_ns)
-        if self._spent >= self._budget_steps:
-            self._end(f"{self._budget_steps:,} steps were spent", failed=False)
+        after = SETTLE_STEPS + _block_steps(step_ns) // 2
+        needed = max(self._lags, default=0) + trial_steps(step_ns) + after
+        if self._spent + needed > self._budget_steps:
+            self._end(f"the budget of {self._budget_steps:,} steps is used up", failed=False)
             return
         # While the ranks agree, the job continues with the present value.
         soon = len(before) + max(0, min(self._lags, default=0) - 1)

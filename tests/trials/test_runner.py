@@ -92,8 +92,8 @@ def test_short_steps_are_tried_for_longer():
 def test_budget_ends_them_with_what_is_known():
     job = LiveJob(noise=0.2)
     state = run(trying(job, budget_steps=300), job)
-    assert (state.why, state.failed) == ("300 steps were spent", False)
-    assert 300 <= state.spent_steps < 400
+    assert (state.why, state.failed) == ("the budget of 300 steps is used up", False)
+    assert 200 < state.spent_steps <= 300
 
 
 def test_stopped_they_leave_nothing_to_undo():
