@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_traces(parser: argparse.ArgumentParser) -> None:
     """Add the options of `open_traces`."""
     parser.add_argument(
-        "--cycle", type=int, metavar="N", help="of several traces of each rank the N-th, not the last"
+        "--cycle", type=int, metavar="N", help="the N-th trace of each rank (default: the last)"
     )
     parser.add_argument(
         "--lane",

@@ -19,12 +19,12 @@ _MAX_BYTES_PER_S = 10**12
 _HOSTS = """\
 HOST is whatever ssh takes (me@gpu-a, or a name of ~/.ssh/config), ssh://me@gpu-a:2222,
 docker://CONTAINER, kubectl://[NAMESPACE/]POD[/CONTAINER], srun://JOBID[/NODE], local://, or
-slurm:JOBID for all nodes of a Slurm job. A host that is called like a command is
-ssh://demo. Nothing has to be installed there but what the job itself uses, and no port is opened.
+slurm:JOBID for all nodes of a Slurm job. If a host has a command's name,
+write ssh://demo. Nothing has to be installed there but what the job itself uses, and no port is opened.
 ssh asks for passwords and host keys before the screen opens.
 """
 _HOSTS_BRIEF = """\
-The job runs on these hosts; what HOST may be `overlaptop watch --help` says.
+For a job on other hosts. `overlaptop watch --help` says what HOST may be.
 """
 
 
@@ -33,16 +33,24 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
     about = _HOSTS if as_words else _HOSTS_BRIEF
     add = parser.add_argument_group("other hosts", about).add_argument
     if as_words:
-        parser.add_argument("host", nargs="*", metavar="HOST", help="on this host instead")
+        parser.add_argument(
+            "host", nargs="*", metavar="HOST", help="the job's host (default: this machine)"
+        )
     else:
-        add("--host", action="append", default=[], metavar="HOST", help="of this host (repeat it)")
-    add("--hosts", type=Path, metavar="FILE", help="more hosts: one a line, # begins a comment")
+        add(
+            "--host",
+            action="append",
+            default=[],
+            metavar="HOST",
+            help="the job's host; repeat it for several",
+        )
+    add("--hosts", type=Path, metavar="FILE", help="a file of hosts, one a line; # begins a comment")
     add(
         "--via",
         action="append",
         default=[],
         metavar="COMMAND",
-        help="the host that this command prefix reaches: 'sudo -u trainer', 'ssh -J login gpu-a'",
+        help="a command that reaches the host: 'sudo -u trainer', 'ssh -J login gpu-a'",
     )
     add("--python", default="", metavar="PATH", help="the interpreter there (default: its newest job's)")
     add("--remote-dir", default="", metavar="DIR", help="the folder of the jobs' sockets there")
@@ -51,7 +59,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
         type=_bytes_per_s,
         default=0,
         metavar="BYTES",
-        help="a second from each host at most: 20k, 1M (default 512 KiB, and less on a slow connection)",
+        help="most bytes a second from each host: 20k, 1M (default 512 KiB, and less on a slow connection)",
     )
 
 

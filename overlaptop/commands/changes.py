@@ -24,7 +24,7 @@ exit status: 0; 1 where no job of that key runs or was changed; 2 for a usage er
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="only changes of this job")
     parser.add_argument("--json", action="store_true", help="print records, not a table")
 
 

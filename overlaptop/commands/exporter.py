@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--port", type=_port, metavar="N", help="serve /metrics on this TCP port")
     parser.add_argument(
-        "--listen", default="127.0.0.1", metavar="ADDRESS", help="of this address (default 127.0.0.1)"
+        "--listen", default="127.0.0.1", metavar="ADDRESS", help="serve on this address (default 127.0.0.1)"
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's private key")
     parser.add_argument(
         "--textfile",
         type=Path,
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=positive, default=15, metavar="SECONDS", help="how often (default 15)"
     )
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="only this job")
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="metrics of this job only")
     parser.add_argument(
         "--detail",
         action="store_true",

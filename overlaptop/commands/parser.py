@@ -21,7 +21,7 @@ Show, while a multi-GPU training job runs, whether its communication hides behin
 EPILOG = """\
 `overlaptop COMMAND --help` explains a command; `overlaptop watch --help` the dashboard's options and HOST.
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
-130 after Ctrl-C. stdout carries data, stderr talk. `overlaptop --json-schema` describes the data.
+130 after Ctrl-C. stdout carries data, stderr messages. `overlaptop --json-schema` describes the data.
 environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); OVERLAPTOP_SSH, the ssh to run;
 NO_COLOR.
 """

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number_from(0.01, 1000),
         default=1.0,
         metavar="X",
-        help="of the screen: 4 is four times as fast",
+        help="play X times as fast as the job ran",
     )
     parser.add_argument(
         "--once", action="store_true", help="print the state there (default: at the end) and end"

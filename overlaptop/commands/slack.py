@@ -39,9 +39,9 @@ death of this command, leaves nothing to undo.
 EPILOG = """\
 stdout gets a table: rank, place, slope with its 95 % interval, number of trials, and a verdict: critical,
 slack, partly critical, not known. Trials of a rank end once its interval reaches no farther than 0.2 to
-each side, or when the steps are spent. stderr gets the progress. With --json: a record for each trial
+each side, or when the budget is used up. stderr gets the progress. With --json: a record for each trial
 ("trial") and each rank ("rank"). Times are ns, null is unknown.
-exit status: 0 when all is known or the steps are spent, 1 when the trials ended before (the job ended or
+exit status: 0 when all is known or the budget is used up, 1 when the trials ended early (the job ended or
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)",
     )
-    add("--ranks", type=_ranks, default=(), metavar="R,R", help="these only (default: all)")
+    add("--ranks", type=_ranks, default=(), metavar="R,R", help="delay only these (default: all)")
     add(
         "--place",
         choices=("host", "gpu"),
         default="host",
-        help="the training thread sleeps as a step begins, or a kernel spins on the current stream",
+        help="host: the training thread sleeps as a step begins; gpu: a kernel spins on the current stream",
     )
     add(
         "--budget",

@@ -52,7 +52,7 @@ number of trials, and a verdict: shorter, longer, no difference, not known. The 
 value and the line of code that makes it permanent. stderr gets the progress. With --json: a record for each
 trial ("trial"), for each value ("value") and for the result ("result"). Times are ns, differences are
 fractions of the present step, null is unknown.
-exit status: 0 when all is known or the steps are spent, 1 when the trials ended before (the job ended or
+exit status: 0 when all is known or the budget is used up, 1 when the trials ended early (the job ended or
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 KNOBS_S = 5.0
@@ -62,7 +62,7 @@ KNOBS_S = 5.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     add = parser.add_argument
-    add("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
+    add("script", nargs="?", metavar="SCRIPT", help="start this script (default: a running job)")
     add("--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(

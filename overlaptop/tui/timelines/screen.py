@@ -232,7 +232,7 @@ class Timelines(JobView):
 
     def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
         lanes = rows.lanes
-        drawn = [rows.phases(), rows.row("compute", lanes.compute), rows.row("comm", lanes.comm)]
+        drawn = [rows.phases(), rows.row(lanes.label, lanes.compute), rows.row("comm", lanes.comm)]
         below = [rows.row("copy", lanes.copy)] if self.state.copies_seen else []
         drawn, below = ([(row[0], *crossed(row[1:], column)) for row in each] for each in (drawn, below))
         return [*drawn, rows.names(self.state.collective), *below]
