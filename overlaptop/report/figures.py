@@ -97,11 +97,11 @@ def cost_in_brief(cost: OwnCost) -> str:
 
 def cost_in_full(cost: OwnCost) -> str:
     """Return the cost in a sentence, and how to lower it."""
-    within = ": no more than the error" if abs(cost.change) <= cost.error else ""
+    within = ", which is within the error" if abs(cost.change) <= cost.error else ""
     detailed = ""
     if cost.measured_change is not None and cost.measured_error is not None:
         measured = _with_error(cost.measured_change, cost.measured_error)
-        detailed = f"; of those that it measures in detail by {measured}"
+        detailed = f"; of steps measured in detail by {measured}"
     when = "" if cost.watched else " while nobody watches"
     return (
         f"overlaptop changes the length of steps by {cost_in_brief(cost)}{when}{within}{detailed}. "
