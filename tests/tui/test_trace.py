@@ -121,3 +121,10 @@ def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:
     picture = trace_of(tmp_path).tick()
     assert [view.rank for view in picture.ranks] == [1]
     assert [notice.text for notice in picture.notices] == ["no trace of rank 0, 2-19 of 20"]
+
+
+async def test_operators_of_a_cpu_are_compute_and_no_mere_phases() -> None:
+    text = await screen_of(trace_of(DATA / "ddp_gloo"), size=(100, 40))
+    assert "compute only" in text
+    assert line_of(text, " compute  ")
+    assert "phases" not in text
