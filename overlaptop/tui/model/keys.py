@@ -96,7 +96,7 @@ OVERVIEW_KEYS = (
         "ended, unbound, misplaced", "/ filter"),
     Key("escape", "esc", "back", "from a past step to live; else drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
-    Key("S,r", "S  r", "reverse", "the other way round"),
+    Key("S,r", "S  r", "reverse", "reverse the order"),
     Key("M", "M", "map", "many ranks: colour their marks by the next quantity; ← → select one"),
     Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
     Key("full_stop", ".", "collective(1)", "next collective"),
@@ -164,7 +164,7 @@ SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 COLLECTIVES_KEYS = (
     *_opening("show it on the timelines; of several, the one with most exposed time"),
     Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth", "s sort"),
-    Key("S,r", "S  r", "reverse", "the other way round"),
+    Key("S,r", "S  r", "reverse", "reverse the order"),
     Key("tab", "tab", "group(1)", "group rows by operation, bucket, or collective", "tab group"),
     Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
 )

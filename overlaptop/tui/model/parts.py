@@ -25,7 +25,9 @@ class StepPart:
 
 COMPUTE = StepPart("compute", "compute only", "kernels ran, no communication beside them")
 PHASES = StepPart(
-    "phases", "phases", "in place of compute only: a phase ran, and its gaps between kernels are not seen"
+    "phases",
+    "phases",
+    "in place of compute only, if kernels are not seen: forward, backward or optimizer ran, with gaps",
 )
 HIDDEN = StepPart("hidden", "hidden", "communication that ran while compute ran")
 EXPOSED = StepPart("exposed", "exposed", "communication with no compute beside it")
