@@ -52,6 +52,8 @@ def late_by(title):
 
 
 ASLEEP = late_by("rank 1's training thread sleeps 161 ms a step longer than rank 0's")
+LAUNCHES = late_by("rank 1 is launch-bound: GPU idle 12.1 ms a step longer than the others'")
+COLLECTS = late_by("rank 1 collects garbage and computes 12.1 ms a step longer than the others")
 AT_LINE = late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its step, rank 0 for 10 %")
 SHORT_CPUS = FirstLine(
     "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; "
@@ -72,6 +74,8 @@ SHORT_CPUS = FirstLine(
         (50, LATE, "rank 1 computes 12.1 ms longer (train.py:57)"),
         (40, LATE, "rank 1 computes 12.1 ms longer"),
         (60, ASLEEP, "rank 1 sleeps 161 ms longer (faults.py:87)"),
+        (60, LAUNCHES, "rank 1 is launch-bound: GPU idle 12.1 ms longer"),
+        (60, COLLECTS, "rank 1 collects garbage and computes 12.1 ms longer"),
         (60, AT_LINE, "rank 1 is at faults.py:87 for 70 % of its step"),
         (30, LATE, "rank 1 computes longer"),
         (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),

@@ -91,7 +91,7 @@ async def test_whole_trace_has_its_own_scale_and_no_number() -> None:
         assert "collectives 94 · –   named 48.9 %" in text
         assert "94 collectives · –" in text
         assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
-    assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: its GPU is idle ")
+    assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: GPU idle ")
     assert "; others wait 15.9 ms of the trace (11 %) " in lines[2]
     assert "overlap 42.3 %" in lines[3]
     assert not any("-1" in line or "−1" in line for line in lines[:4])

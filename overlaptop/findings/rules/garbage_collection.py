@@ -37,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         )
     if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
         yield slow.finding(
-            f" collects garbage in each step and computes {text.duration(slow.longer_ns)} longer than "
+            f" collects garbage and computes {text.duration(slow.longer_ns)} a step longer than "
             f"{slow.versus}",
             ADVICE,
         )

@@ -21,8 +21,7 @@ ADVICE = (
 def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late_by(evidence, Cause.LAUNCHING):
         yield each.finding(
-            f" is launch-bound: its GPU is idle {text.duration(each.idle_ns)} a step longer than "
-            f"{each.whose}",
+            f" is launch-bound: GPU idle {text.duration(each.idle_ns)} a step longer than {each.whose}",
             each.idle_ns,
             f"top shows what else runs on its CPUs; {ADVICE}",
             Certainty.LIKELY,
