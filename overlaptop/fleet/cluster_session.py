@@ -19,6 +19,7 @@ from msgspec import structs
 from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector, JobSession, Tap
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
+from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.gathered import GatheredHost
@@ -74,8 +75,10 @@ class FollowedHost:
     def has(self, key: str | None) -> bool:
         return any(record.job == key for record in self.records)
 
-    def tick(self, key: str | None) -> NodeSnapshot:
-        """Return what this host knows of the job with this key."""
+    def tick(self, key: str | None, common: ClockOffset | None) -> NodeSnapshot:
+        """Return what this host knows of the job with this key. ``common``: the clock that all clocks are
+        compared to. None: this machine's.
+        """
         snapshot, host = self.session.tick(), self.host
         hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
         if not host.ready and hub_state is not HubState.ENDED:
@@ -86,9 +89,13 @@ class FollowedHost:
             count = len(self.records)
             listed = f"{count or 'no'} job{'s' * (count != 1)} there"
             note = host.note or ("the job is not there" if key else listed)
+        offset_ns, residual_ns = host.clock.offset_ns, host.clock.residual_ns
+        if common is not None and offset_ns is not None and residual_ns is not None:
+            offset_ns -= common.offset_ns or 0
+            residual_ns -= common.residual_ns or 0
         node = NodeView(
             host.name, hub_state, since_ns, note,
-            offset_ns=host.clock.offset_ns, residual_ns=host.clock.residual_ns,
+            offset_ns=offset_ns, residual_ns=residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
         return NodeSnapshot(node, snapshot)
@@ -152,7 +159,11 @@ class ClusterSession:
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look(now_s)
-        parts = [node.tick(self._key) for node in self._nodes]
+        # With one named host, all others were gathered there: their clocks are known on its network, which
+        # is closer than this machine.
+        is_gathered = len(self._hosts) == 1 < len(self._nodes)
+        common = self._hosts[0].clock if is_gathered else None
+        parts = [node.tick(self._key, common) for node in self._nodes]
         merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts))
         for node, view in zip(self._nodes, merged.nodes, strict=True):
             node.view = view
@@ -208,7 +219,7 @@ class ClusterSession:
         followed = {node.host.node for node in self._nodes if isinstance(node.host, GatheredHost)}
         for root in self._hosts:
             named = {each.own_name for each in self._hosts if each is not root and root.gathered}
-            for hub in root.gathered:
+            for hub in root.gathered.values():
                 if hub.node in followed or hub.host in named or len(self._nodes) >= MAX_HUBS:
                     continue
                 name = printable(hub.host)

@@ -13,6 +13,7 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.recording.batch import LIVE, NODE, STATE, Batch, NodeClock
 from overlaptop.wire.commands import Command
+from overlaptop.wire.gathering import GatheredHub
 from overlaptop.wire.messages import Found, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
@@ -39,13 +40,13 @@ class _ReplayedHost:
     """When the recording ends, the job keeps its last state."""
     connecting = False
     note = detail = ""
-    gathered = ()
     bytes_per_s: float | None = None
     since_s = 0.0
     dropped = 0
 
     def __init__(self, name: str, now_ns: Callable[[], int]) -> None:
         self.name = name
+        self.gathered: dict[bytes, GatheredHub] = {}
         self.clock = NodeClock()
         self._unread: list[Message] = []
         self._now_ns = now_ns

@@ -153,7 +153,7 @@ class NodeView:
     ranks: tuple[int, ...] = ()
     """The job's ranks that are, or were, on this host."""
     offset_ns: int | None = None
-    """Host clock minus our clock, already subtracted from its times. None if not known."""
+    """Its clock minus ours, or minus the root's if this is a gathered job. None if not known."""
     residual_ns: int | None = None
     """Possible error of ``offset_ns``."""
     bytes_per_s: float | None = None

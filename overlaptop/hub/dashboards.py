@@ -177,6 +177,9 @@ class DashboardServer:
                 except zmq.Again:
                     break
                 received_ns = time.time_ns()
+                if self._link is not None and place == _OVER_ROOT and not identity:
+                    self._link.receive(parts[0] if parts else b"", received_ns)
+                    continue
                 if parts and not parts[0]:
                     self._carry((place, identity), parts[1:])
                     continue

@@ -7,6 +7,7 @@ of its own, whose I/O thread no local reader waits for. See wire/gathering.py fo
 import hashlib
 import ipaddress
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
+from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.gather_key import GatherError, read_key
 from overlaptop.wire.codec import MAX_BATCH_BYTES, WireError, decode, encode
 from overlaptop.wire.gathering import (
@@ -22,14 +24,18 @@ from overlaptop.wire.gathering import (
     MAX_NODE_ID_BYTES,
     GatheredHub,
     GatheredHubs,
+    HubClock,
     HubHello,
 )
+from overlaptop.wire.joining import Pong
 from overlaptop.wire.protocol import READER_TIMEOUT_S
 
 _HIGH_WATER = 64
 _MAX_RECEIVED_AT_ONCE = 256
 _ZAP = "inproc://zeromq.zap.01"
 _ID_BYTES = 8
+_FIRST_TRIPS = 4
+"""Round trips to the root, one after the other, before a hub's clock is good enough to list the hub."""
 _GOODBYE = [b""]
 """From a hub that ends, so that the root need not wait for it."""
 _OPTIONS = (
@@ -73,8 +79,8 @@ class GatherRoot:
         ):
             self._router.setsockopt(option, value)
         self._router.setsockopt(zmq.CURVE_SECRETKEY, secret)
-        self._hubs: dict[bytes, tuple[str, float]] = {}
-        """Host, and time when it expires, by node."""
+        self._hubs: dict[bytes, tuple[GatheredHub, float]] = {}
+        """Hub, and time when it expires, by node."""
         try:
             self._router.bind(_endpoint(self.address, str(port or "*")))
         except zmq.ZMQError as error:
@@ -91,9 +97,7 @@ class GatherRoot:
     @property
     def message(self) -> GatheredHubs:
         """The connected hubs."""
-        return GatheredHubs(
-            tuple(GatheredHub(node, host) for node, (host, _) in sorted(self._hubs.items()))
-        )
+        return GatheredHubs(tuple(hub for _, (hub, _) in sorted(self._hubs.items())))
 
     def receive(self, now_s: float) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
         """Yield node, reader and batch of what the hubs have sent to readers."""
@@ -110,10 +114,14 @@ class GatherRoot:
             elif parts[1:] == _GOODBYE:
                 self._hubs.pop(node, None)
             else:
+                received_ns = time.time_ns()
                 with suppress(WireError):
                     hello = decode(parts[1])
                     if isinstance(hello, HubHello) and (node in self._hubs or len(self._hubs) < MAX_HUBS):
-                        self._hubs[node] = hello.host, now_s + READER_TIMEOUT_S
+                        self.send(node, b"", encode(Pong(hello.sent_ns, received_ns, time.time_ns())))
+                        if hello.clock is not None:
+                            hub = GatheredHub(node, hello.host, hello.clock)
+                            self._hubs[node] = hub, now_s + READER_TIMEOUT_S
 
     def send(self, node: bytes, reader: bytes, payload: bytes) -> None:
         """Pass a reader's frame on. It is lost if the hub is not connected: readers repeat themselves."""
@@ -147,7 +155,8 @@ class RootLink:
         """Connect. ``folder``: of the job. Raises GatherError."""
         secret, public = _secret()
         self.address, self.port = host, port
-        self._hello = [b"", encode(HubHello(socket.gethostname()))]
+        self._clock = ClockOffset()
+        self._pongs = 0
         self._context = zmq.Context()
         self.dealer = _make_socket(self._context, zmq.DEALER)
         self.dealer.setsockopt(zmq.ROUTING_ID, _node_id(folder))
@@ -163,9 +172,24 @@ class RootLink:
             raise GatherError(f"cannot connect to {host} port {port}: {error.strerror}") from None
 
     def greet(self) -> None:
-        """Tell the root that this hub is there."""
+        """Tell the root that this hub is there, and ask for its time."""
+        offset_ns, residual_ns = self._clock.offset_ns, self._clock.residual_ns
+        clock = None
+        if offset_ns is not None and residual_ns is not None and self._pongs >= _FIRST_TRIPS:
+            clock = HubClock(-offset_ns, residual_ns)
         with suppress(zmq.Again):
-            self.dealer.send_multipart(self._hello, zmq.NOBLOCK)
+            hello = HubHello(socket.gethostname(), time.time_ns(), clock)
+            self.dealer.send_multipart([b"", encode(hello)], zmq.NOBLOCK)
+
+    def receive(self, payload: bytes, back_ns: int) -> None:
+        """Process the root's answer to `greet`, which was back at this Unix time."""
+        with suppress(WireError):
+            pong = decode(payload)
+            if isinstance(pong, Pong):
+                self._clock.add(pong, back_ns)
+                self._pongs += 1
+                if self._pongs <= _FIRST_TRIPS:
+                    self.greet()
 
     def has_broken(self) -> bool:
         """Whether the connection has broken since the last call: batches may be lost."""

@@ -4,7 +4,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -158,8 +158,8 @@ class HubSocket(HubReader):
         """``on_pong``: as in HubReader. Raises OSError if too few descriptors are free."""
         _check_descriptors()
         super().__init__(credit or Credit(time.monotonic), on_pong)
-        self.hubs: tuple[GatheredHub, ...] = ()
-        """Other nodes' hubs that `join` can reach."""
+        self.hubs: Mapping[bytes, GatheredHub] = {}
+        """Other nodes' hubs that `join` can reach, by node."""
         self._readers: dict[bytes, GatheredReader] = {}
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
@@ -211,17 +211,15 @@ class HubSocket(HubReader):
                 reader.receive(parts[2], back_ns)
         for message in messages:
             if isinstance(message, GatheredHubs):
-                self.hubs = message.hubs
+                self.hubs = {hub.node: hub for hub in message.hubs}
         self._send_all_due(time.monotonic())
         if self._refusal is not None and now_s >= self._join_due_s:
             self._join_due_s = now_s + JOIN_S
             messages.append(self._refusal)
         return [each for each in messages if not isinstance(each, GatheredHubs)]
 
-    def join(
-        self, node: bytes, credit: Credit, on_pong: Callable[[Pong, int], None] | None
-    ) -> "GatheredReader":
-        self._readers[node] = GatheredReader(self, node, credit, on_pong)
+    def join(self, node: bytes, credit: Credit) -> "GatheredReader":
+        self._readers[node] = GatheredReader(self, node, credit)
         return self._readers[node]
 
     def leave(self, node: bytes) -> None:
@@ -270,15 +268,9 @@ class HubSocket(HubReader):
 class GatheredReader(HubReader):
     """Joins another node's hub over the connection to the root's."""
 
-    def __init__(
-        self,
-        root: HubSocket,
-        node: bytes,
-        credit: Credit,
-        on_pong: Callable[[Pong, int], None] | None,
-    ) -> None:
+    def __init__(self, root: HubSocket, node: bytes, credit: Credit) -> None:
         """``node``: its id in the root's GatheredHubs."""
-        super().__init__(credit, on_pong)
+        super().__init__(credit, None)
         self._root, self._node = root, node
         self._messages: list[Message] = []
 

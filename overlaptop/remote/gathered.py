@@ -6,16 +6,37 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.clock import ClockOffset, bounded_ns
 from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.record import JobRecord
-from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.host import RemoteHost, RemoteReader
 from overlaptop.text import printable
-from overlaptop.wire.gathering import GatheredHub
+from overlaptop.wire.gathering import GatheredHub, HubClock
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
     from overlaptop.jobs.hub_socket import HubSocket
+
+
+class GatheredClock:
+    """As a ClockOffset: this machine has measured the root's clock, and the root's network the node's."""
+
+    def __init__(self, root: ClockOffset, node: HubClock) -> None:
+        self._root = root
+        self.node = node
+
+    @property
+    def offset_ns(self) -> int | None:
+        root_ns = self._root.offset_ns
+        return None if root_ns is None else root_ns + self.node.offset_ns
+
+    @property
+    def residual_ns(self) -> int | None:
+        root_ns = self._root.residual_ns
+        return None if root_ns is None else root_ns + self.node.residual_ns
+
+    def to_local_ns(self, remote_ns: int) -> int:
+        return bounded_ns(remote_ns - self.node.offset_ns - (self._root.offset_ns or 0))
 
 
 class GatheredHost:
@@ -29,7 +50,7 @@ class GatheredHost:
         """``hub``: one of the root's. ``name``: unique among the job's hosts."""
         self.root, self.node, self.name = root, hub.node, name
         self._own_name = printable(hub.host)
-        self.clock = ClockOffset()
+        self.clock = GatheredClock(root.clock, hub.clock)
         self.since_s = root.monotonic_s()
         """Monotonic time since which it is ready, or is not."""
         self._was_ready = True
@@ -37,7 +58,7 @@ class GatheredHost:
 
     @property
     def ready(self) -> bool:
-        return self.root.ready and any(hub.node == self.node for hub in self.root.gathered)
+        return self.root.ready and self.node in self.root.gathered
 
     @property
     def readonly(self) -> bool:
@@ -51,6 +72,8 @@ class GatheredHost:
         return self.root.note or f"its hub is not connected to the one on {self.root.name}"
 
     def maintain(self) -> None:
+        if (hub := self.root.gathered.get(self.node)) is not None:
+            self.clock.node = hub.clock
         if self.ready != self._was_ready:
             self._was_ready, self.since_s = self.ready, self.root.monotonic_s()
 
@@ -77,7 +100,7 @@ class GatheredHubConnection(RemoteReader):
     """A HubConnection through the root's. It outlives that."""
 
     def __init__(self, host: GatheredHost, record: JobRecord) -> None:
-        super().__init__(host.clock, host.root.monotonic_s)
+        super().__init__(host.clock.to_local_ns, host.root.monotonic_s)
         self._host, self._record = host, record
         self._socket: HubSocket | None = None
 
@@ -95,5 +118,5 @@ class GatheredHubConnection(RemoteReader):
             self._socket = socket
             if socket is not None:
                 credit = Credit(time.monotonic, self._host.root.limit_bytes_per_s)
-                self.reader = socket.join(self._host.node, credit, self._host.clock.add)
+                self.reader = socket.join(self._host.node, credit)
                 self.reader.watch(self._ranks, self._bursts)

@@ -2,16 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S, Credit
 from overlaptop.jobs.record import JobRecord
-from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import encode
@@ -47,9 +47,9 @@ MAX_SAMPLE_CHARS = 1 << 12
 class RemoteReader:
     """Shared code of connections to hubs on other hosts."""
 
-    def __init__(self, clock: ClockOffset, monotonic_s: Callable[[], float]) -> None:
-        """``clock``: of the hub's host."""
-        self._clock, self._monotonic_s = clock, monotonic_s
+    def __init__(self, to_local_ns: Callable[[int], int], monotonic_s: Callable[[], float]) -> None:
+        """``to_local_ns``: converts a Unix time of the hub's host."""
+        self._to_local_ns, self._monotonic_s = to_local_ns, monotonic_s
         self.reader: HubReader | None = None
         """Set while there is a connection."""
         self._ranks: frozenset[int] = frozenset()
@@ -94,7 +94,7 @@ class RemoteReader:
             for message in self.reader.poll():
                 self._received_at_s = self._monotonic_s()
                 if self._is_wanted(message):
-                    self._untaken.append(_shifted(message, self._clock.to_local_ns))
+                    self._untaken.append(_shifted(message, self._to_local_ns))
 
     def disconnect(self) -> None:
         if self.reader is not None:
@@ -125,7 +125,7 @@ class RemoteHubConnection(RemoteReader):
     reader: "HubSocket | None"
 
     def __init__(self, host: "RemoteHost", job: str) -> None:
-        super().__init__(host.clock, host.monotonic_s)
+        super().__init__(host.clock.to_local_ns, host.monotonic_s)
         self._host = host
         self.job = job
         self._descriptor = -1
@@ -186,9 +186,9 @@ class RemoteHost(Connection):
         return None if self._hub is None else self._hub.reader
 
     @property
-    def gathered(self) -> tuple[GatheredHub, ...]:
-        """Other nodes' hubs that can be reached over this connection (``--gather``)."""
-        return () if self.hub_socket is None else self.hub_socket.hubs
+    def gathered(self) -> Mapping[bytes, GatheredHub]:
+        """Other nodes' hubs that can be reached over this connection (``--gather``), by node."""
+        return {} if self.hub_socket is None else self.hub_socket.hubs
 
     @property
     def own_name(self) -> str:

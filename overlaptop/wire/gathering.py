@@ -3,7 +3,8 @@
 A reader and the root add two frames to a batch for another node: an empty one, and the node's id. Between
 two hubs, the first frame of each batch names the reader (READER_MAY_COMMAND or READER_MAY_NOT, then its id
 at the root). A batch of one empty frame after it tells the node to forget this reader. Without a reader
-(an empty first frame) a hub sends its own HubHello, and in the end an empty frame.
+(an empty first frame) a hub sends its own HubHello, which the root answers with a Pong, and in the end an
+empty frame.
 
 A batch to a reader over the root is one frame with all messages, each as `codec.frame` makes it: ZeroMQ and
 CURVE take as long for a frame of 80 bytes as for one of kilobytes.
@@ -13,7 +14,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from overlaptop.wire.bounds import Rank, Text
+from overlaptop.wire.bounds import Count, Int64, Rank, Text, UnixNs
 from overlaptop.wire.schema import Message, Part
 
 MAX_HUBS = 1024
@@ -43,10 +44,25 @@ class Gathered(Message, frozen=True, tag=53):
     refusal: Text = ""
 
 
+class HubClock(Part, frozen=True):
+    """A hub's clock against the root's."""
+
+    offset_ns: Int64
+    """The hub's Unix time minus the root's."""
+    residual_ns: Count
+    """Possible error of `offset_ns`, either way."""
+
+
 class HubHello(Message, frozen=True, tag=54):
-    """Hub -> root, once a second."""
+    """Hub -> root, once a second. It is also a Ping: hubs measure their clocks on the network between them,
+    which is faster than a reader's connection.
+    """
 
     host: Text
+    sent_ns: UnixNs
+    clock: HubClock | None = None
+    """None before the first Pongs. The root lists the hub to readers later: they shift its history by this.
+    """
 
 
 class GatheredHub(Part, frozen=True):
@@ -55,6 +71,7 @@ class GatheredHub(Part, frozen=True):
     node: Annotated[bytes, Meta(max_length=MAX_NODE_ID_BYTES)]
     """The same for each hub of this job on this node."""
     host: Text
+    clock: HubClock
 
 
 class GatheredHubs(Message, frozen=True, tag=55):

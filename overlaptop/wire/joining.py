@@ -43,13 +43,15 @@ class Grant(Message, frozen=True, tag=47):
 
 
 class Ping(Message, frozen=True, tag=45):
-    """Dashboard -> hub, before the first Join and once a second."""
+    """Dashboard -> hub, before the first Join and once a second. Not to hubs behind a root (HubHello)."""
 
     sent_ns: UnixNs
 
 
 class Pong(Message, frozen=True, tag=46):
-    """Hub -> dashboard, at once: the Ping's time, and two Unix times on the hub's clock."""
+    """Hub -> dashboard, at once: the Ping's time, and two Unix times on the hub's clock. The same from the
+    root to another hub.
+    """
 
     sent_ns: UnixNs
     received_ns: UnixNs

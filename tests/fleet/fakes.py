@@ -69,7 +69,7 @@ class FakeHost:
         self.since_s = 0.0
         self.note = "" if up else "connecting"
         self.detail = ""
-        self.gathered = ()
+        self.gathered = {}
         self.readonly = False
         self.bytes_per_s = 2_000.0
         self.clock = SimpleNamespace(offset_ns=5_000_000, residual_ns=100_000)

@@ -20,7 +20,7 @@ from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CAPTURE, Command
-from overlaptop.wire.gathering import Gather, Gathered, HubHello
+from overlaptop.wire.gathering import Gather, Gathered, HubClock, HubHello
 from overlaptop.wire.joining import Join, Watch
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
@@ -94,7 +94,7 @@ class RootReader(Receiver):
 
     @property
     def nodes(self):
-        return [hub.node for hub in self.hub.hubs]
+        return list(self.hub.hubs)
 
     def node(self):
         """Reads the hub of the only other node."""
@@ -113,7 +113,7 @@ class NodeReader(Receiver):
     def __init__(self, root):
         super().__init__()
         self.root = root
-        self.hub = root.hub.join(root.nodes[0], Credit(time.monotonic), None)
+        self.hub = root.hub.join(root.nodes[0], Credit(time.monotonic))
 
     def poll(self):
         self.root.poll()
@@ -209,7 +209,7 @@ def stranger(address, secret_hex=None, server_hex=KEY_HEX):
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
         dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
     dealer.connect("tcp://{}:{}".format(*address))
-    dealer.send_multipart([b"", encode(HubHello("stranger"))])
+    dealer.send_multipart([b"", encode(HubHello("stranger", 1, HubClock(0, 0)))])
     dealer.send(encode(Join(PROTOCOL_VERSION, ())))
     return dealer
 
@@ -230,7 +230,9 @@ def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
         here.until(lambda: len(here.nodes) == 2)
         root.rank.send(root.rank.step(2))
         here.receive(StepTotals, is_second)
-        assert sorted(hub.host for hub in here.hub.hubs) == sorted([socket.gethostname(), "stranger"])
+        assert sorted(hub.host for hub in here.hub.hubs.values()) == sorted(
+            [socket.gethostname(), "stranger"]
+        )
         assert not any(each.poll(0) for each in strangers)
         friend.close()
     finally:

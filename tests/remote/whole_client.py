@@ -101,7 +101,7 @@ class FakeHubSocket:
 
     def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
         self.dropped = 0
-        self.hubs: tuple[GatheredHub, ...] = ()
+        self.hubs: dict[bytes, GatheredHub] = {}
         self.coming: list[bytes] = []
         self.made.append(self)
         on_pong(Pong(START_NS, START_NS, START_NS), START_NS)
@@ -116,7 +116,7 @@ class FakeHubSocket:
         self.coming = []
         for message in messages:
             if isinstance(message, GatheredHubs):
-                self.hubs = message.hubs
+                self.hubs = {hub.node: hub for hub in message.hubs}
         return [each for each in messages if not isinstance(each, Pong | GatheredHubs)]
 
     def join(self, *_: object) -> mock.Mock:

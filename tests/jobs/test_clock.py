@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.remote.clock import KEPT, ClockOffset
+from overlaptop.jobs.clock import KEPT, ClockOffset
 from overlaptop.wire.joining import Pong
 
 MS = 1_000_000
@@ -50,6 +50,14 @@ def test_a_quick_trip_is_believed_rather_than_slow_ones():
     assert clock.residual_ns < 6 * MS  # it is 18 s old
 
 
+def test_the_fastest_way_in_each_direction_counts():
+    clock = ClockOffset()
+    trip(clock, 0, S, 1 * MS, 200 * MS)
+    trip(clock, 1, S, 200 * MS, 1 * MS)
+    assert clock.residual_ns is not None
+    assert clock.residual_ns < 2 * MS
+
+
 def test_an_offset_is_held_while_nothing_contradicts_it():
     """What was shifted by it would otherwise move with every round trip."""
     noise = random.Random(3)
@@ -61,7 +69,7 @@ def test_an_offset_is_held_while_nothing_contradicts_it():
         assert clock.offset_ns == held
 
 
-@pytest.mark.parametrize("drift", [-200e-6, 200e-6])
+@pytest.mark.parametrize("drift", [-80e-6, 80e-6])
 @given(seed=st.integers(0, 2**32), slowest_ms=st.integers(1, 40))
 @settings(max_examples=10)
 def test_offset_of_drifting_clocks_stays_within_the_residual(drift, seed, slowest_ms):
