@@ -2,7 +2,7 @@
 
     python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
     python benchmarks/dashboard.py --line 30000:100
-    python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 128 [--gather]]
+    python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 128 [--gather]] [--late 700]
     python benchmarks/dashboard.py --ranks 2 --past 1000000
 
 Real hubs, and ranks that this plays; one step in four is measured, with a timeline if the rank is watched.
@@ -10,6 +10,7 @@ First ``overlaptop`` runs on a terminal of its own, then ``overlaptop --json --d
 how late they come. With ``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second)
 and latency (ms). With several hubs, each is a host of its own, reached by ``--via``; with
 ``--gather`` all are reached through the first one. ``--past``: steps made before the dashboard comes.
+``--late``: this rank becomes late, by LATE_SHARE of a step; says how soon the dashboard names it.
 """
 
 import argparse
@@ -46,9 +47,12 @@ from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepT
 from overlaptop.wire.schema import Message
 
 KEY = "played"
+LATE, NAMED = "late", "named"
+"""Files: the number of the rank that is to be late, and of that which the dashboard calls so."""
 BUCKETS, BUCKET_BYTES = 12, 25 << 20
 DETAILED_EVERY = 4
 NODE_RANKS = 8
+LATE_SHARE, NAMED_WITHIN_S = 0.1, 60.0
 SETTLE_S, RANKS_SETTLED_A_S = 3.0, 256
 """After the first paint: late imports and the history belong to the start, and longer with more ranks."""
 LINE_CHUNK_BYTES = 4096
@@ -65,10 +69,14 @@ def greeting(rank: int, ranks: int) -> RankInfo:
     )  # fmt: skip
 
 
-def messages(rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool = True) -> list[Message]:
+def messages(
+    rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool = True, late_rank: int | None = None
+) -> list[Message]:
     """Return what a rank sends of one step: compute without a gap, buckets beside its second half."""
-    late_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100)
-    bucket_ns = step_ns // 2 // BUCKETS
+    own_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100)
+    delay_ns = 0 if late_rank is None else round(step_ns * LATE_SHARE)
+    late_ns = own_ns + delay_ns * (rank == late_rank)
+    bucket_ns = step_ns * 2 // 5 // BUCKETS
     if step % DETAILED_EVERY:
         return [
             StepTotals(
@@ -78,9 +86,13 @@ def messages(rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool 
             )
         ]  # fmt: skip
     begins_ns = [step_ns // 2 + at * bucket_ns for at in range(BUCKETS)]
-    comm = [(begin + late_ns, begin + bucket_ns * 4 // 5) for begin in begins_ns]
+    comm: list[tuple[int, int]] = []
+    for begin in begins_ns:
+        earliest_ns = comm[-1][1] if comm else 0
+        comm.append((max(begin + late_ns, earliest_ns), begin + delay_ns + bucket_ns * 2 // 5))
     compute_ns = begins_ns[-1] + late_ns
-    comm_ns, exposed_ns = sum(end - begin for begin, end in comm), comm[-1][1] - compute_ns
+    comm_ns = sum(end - begin for begin, end in comm)
+    exposed_ns = sum(max(0, end - max(begin, compute_ns)) for begin, end in comm)
     totals = StepTotals(
         rank=rank, step=step, start_ns=start_ns, step_ns=step_ns, compute_ns=compute_ns, comm_ns=comm_ns,
         hidden_ns=comm_ns - exposed_ns, exposed_ns=exposed_ns,
@@ -119,9 +131,9 @@ class Rank:
                 if isinstance(answer := decode(payload), Gathered):
                     return answer
 
-    def send(self, step: int, start_ns: int, step_ns: int) -> None:
+    def send(self, step: int, start_ns: int, step_ns: int, late_rank: int | None) -> None:
         """Send a step, and read whether the hub wants timelines."""
-        made = messages(self.rank, step, start_ns, step_ns, detail=self.detail)
+        made = messages(self.rank, step, start_ns, step_ns, detail=self.detail, late_rank=late_rank)
         self._socket.sendall(b"".join(frame(encode(each)) for each in made))
         if step % DETAILED_EVERY:
             return
@@ -133,7 +145,7 @@ class Rank:
 
 def play(ranks: int, hubs: int, step_ns: int, past: int, ready: Path, *, gather: bool) -> None:
     """Start the hubs, send ``past`` steps at once, write the time of step 0 to ``ready``, and send what
-    ranks would until this process ends.
+    ranks would until this process ends. One is late once its number is in the file LATE beside ``ready``.
     """
     lines = []
     root = "127.0.0.1", 0
@@ -157,8 +169,10 @@ def play(ranks: int, hubs: int, step_ns: int, past: int, ready: Path, *, gather:
         start_ns = began_ns + step * step_ns
         if step >= past:
             start_ns = time.time_ns() - step_ns  # this process may be behind
+        late = ready.with_name(LATE)
+        late_rank = int(late.read_text()) if late.exists() else None
         for line in lines:
-            line.send(step, start_ns, step_ns)
+            line.send(step, start_ns, step_ns, late_rank)
 
 
 def hub_folders(hubs: int) -> list[str]:
@@ -176,6 +190,9 @@ def show(ages: Path, words: Sequence[str]) -> int:
 
     def drawn(app: OverlaptopApp) -> None:
         draw(app)
+        window = app.dashboard.latest.wait_window
+        if window is not None and window.late:
+            ages.with_name(NAMED).write_text(str(window.late[0].rank))
         newest = [view.last for view in app.dashboard.state.snapshot.ranks if view.last is not None]
         if newest:
             last = min(newest, key=lambda step: step.step)
@@ -238,6 +255,18 @@ def on_terminal(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple
         os.close(terminal)
 
 
+def measure_naming(late_rank: int, terminal: int, named: Path) -> None:
+    """Have a rank become late, and print after which time the dashboard names it."""
+    named.with_name(LATE).write_text(str(late_rank))
+    from_s = time.time()
+    while time.time() - from_s < NAMED_WITHIN_S:
+        read_for(terminal, 0.1)
+        if named.exists() and named.read_text() == str(late_rank):
+            print(f"late rank      named after {time.time() - from_s:.1f} s")
+            return
+    print(f"late rank      not named within {NAMED_WITHIN_S:.0f} s")
+
+
 def read_for(terminal: int, seconds: float, until: Sequence[str] = ()) -> int:
     """Read the output until all of these words came; return the bytes. SystemExit: they did not."""
     written, until_s = b"", time.monotonic() + seconds
@@ -264,7 +293,13 @@ def peak_mib(pid: int) -> float:
 
 
 def measure_screen(
-    command: Sequence[str], ages: Path, hub_pids: Sequence[int], size: str, settle_s: float, seconds: float
+    command: Sequence[str],
+    ages: Path,
+    hub_pids: Sequence[int],
+    size: str,
+    settle_s: float,
+    seconds: float,
+    late_rank: int | None,
 ) -> None:
     """Print what the dashboard takes."""
     columns, rows = (int(part) for part in size.split("x"))
@@ -289,6 +324,8 @@ def measure_screen(
             raise SystemExit("nothing was drawn after the first paint")
         print(f"the job        {(int(drawn[-1][0]) - int(drawn[0][0])) / took_s:.1f} steps a second")
         print(f"a step is      {spread(late_s)} s old when drawn")
+        if late_rank is not None:
+            measure_naming(late_rank, terminal, ages.with_name(NAMED))
 
 
 def measure_stream(
@@ -337,6 +374,7 @@ def main() -> None:
     parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--gather", action="store_true")
     parser.add_argument("--past", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--late", type=int, metavar="RANK")
     parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--show", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -373,7 +411,7 @@ def main() -> None:
             settle_s = SETTLE_S + options.ranks / RANKS_SETTLED_A_S
             records = [path for each in hub_folders(options.hubs) for path in Path(each).glob("*/job.json")]
             pids = [json.loads(path.read_text())["hub_pid"] for path in records]
-            measure_screen(command, ages, pids, options.size, settle_s, options.seconds)
+            measure_screen(command, ages, pids, options.size, settle_s, options.seconds, options.late)
             measure_stream(where, counted, options.seconds, step_ns, int(ready.read_text()))
 
 
