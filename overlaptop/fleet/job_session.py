@@ -28,8 +28,12 @@ NOT_CONNECTED = "there is no connection to the job"
 RESTARTING = "ranks failed; torchrun may start them again"
 MOST_READING_S = 0.1
 """CPU time for which one tick reads, if messages keep coming, as a large job's history does."""
-QUIET_AFTER_S = 3.0
-"""A hub sends its status each second. After this long without a message the connection is stale."""
+QUIET_AFTER_S, QUIET_AT_MOST_S = 3.0, 8.0
+"""A hub sends its status each second. A connection is stale after a silence of twice the longest of late,
+within these limits: on a busy machine a hub may come late.
+"""
+_FORGET = 0.995
+"""Factor on the longest silence at each read that brings messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class JobSession:
         self._hub: HubConnection | None = None
         self._beside: set[str] = set()
         """Jobs that ran when the job was last seen to run: no restarts of it."""
-        self._joined_s = 0.0
+        self._joined_s = self._quiet_s = self._longest_quiet_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
         self._bursts = self._changes = 0
@@ -251,11 +255,15 @@ class JobSession:
         dropped += hub.dropped
         received_s = hub.last_received_s
         quiet_s = now_s - self._joined_s if received_s is None else received_s
+        if quiet_s < self._quiet_s:
+            self._longest_quiet_s = max(self._longest_quiet_s * _FORGET, self._quiet_s)
+        self._quiet_s = quiet_s
+        limit_s = min(QUIET_AT_MOST_S, max(QUIET_AFTER_S, 2 * self._longest_quiet_s))
         if self._foreign_protocol is not None:
             state, note = HubState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._turned_away:
             state, note = HubState.WAITING, self._turned_away
-        elif received_s is None and hub.alive and quiet_s <= QUIET_AFTER_S:
+        elif received_s is None and hub.alive and quiet_s <= limit_s:
             # Whatever the hub before it said: its job may have ended.
             state, note = HubState.WAITING, f"joining {self._record.script}"
         elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):
@@ -266,7 +274,7 @@ class JobSession:
             state, note = HubState.ENDED, f"its hub and its ranks are gone; {self._shown_again()}"
         elif not hub.alive:
             state, note = HubState.LOST, "its hub is gone; looking for it"
-        elif quiet_s > QUIET_AFTER_S:
+        elif quiet_s > limit_s:
             state, note = HubState.STALE, "its hub sends nothing"
         else:
             state, note = HubState.LIVE, ""

@@ -125,7 +125,7 @@ class DashboardServer:
             (zmq.RCVHWM, _RECEIVE_HIGH_WATER),
             (zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES),
             (zmq.HEARTBEAT_IVL, 2000),
-            (zmq.HEARTBEAT_TIMEOUT, 6000),
+            (zmq.HEARTBEAT_TIMEOUT, 9000),
             (zmq.LINGER, 0),
         ):
             router.setsockopt(option, value)

@@ -170,7 +170,7 @@ class HubSocket(HubReader):
             (zmq.RCVHWM, _HIGH_WATER),
             (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
             (zmq.HEARTBEAT_IVL, 2000),
-            (zmq.HEARTBEAT_TIMEOUT, 6000),
+            (zmq.HEARTBEAT_TIMEOUT, 9000),
             (zmq.RECONNECT_IVL, 100),
             (zmq.RECONNECT_IVL_MAX, 2000),
         ):

@@ -191,6 +191,9 @@ def test_silent_hub_makes_the_connection_stale(joined):
     assert session.tick().hub_state is HubState.STALE
     world.hubs[0].last_received_s = 0.2
     assert session.tick().hub_state is HubState.LIVE
+    for silent_s, state in ((3.5, HubState.LIVE), (7.5, HubState.STALE)):  # it was as slow before
+        world.hubs[0].last_received_s = silent_s
+        assert session.tick().hub_state is state
     mute = World(record())
     session = mute.session()
     session.tick()
