@@ -20,8 +20,8 @@ _WINDOW_S = 0.75
 _SAMPLE_S = 0.5
 _GRANTS_OF_WINDOW = 4
 """A grant is sent for each quarter of a window that has arrived, and"""
-_GRANT_S = 0.25
-"""at least this often while bytes arrive."""
+_GRANT_S = 1.0
+"""at least this often while bytes arrive. Each Join carries one, too."""
 
 
 class Credit:

@@ -30,6 +30,9 @@ _PINGS_S = 3.0
 """A hub that answers no ping is joined after this time."""
 _POLL_BUDGET_S = 0.05
 """A long history is read in several polls, so that the screen can draw in between."""
+_READERS_S = 0.1
+"""Interval at which the readers of all gathered hubs send due frames. Messages from its hub make one do so
+at once."""
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 256
 _HIGH_WATER = 16
@@ -161,6 +164,7 @@ class HubSocket(HubReader):
         self.hubs: Mapping[bytes, GatheredHub] = {}
         """Other nodes' hubs that `join` can reach, by node."""
         self._readers: dict[bytes, GatheredReader] = {}
+        self._readers_due_s = 0.0
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
@@ -197,6 +201,7 @@ class HubSocket(HubReader):
         messages: list[Message] = []
         now_s = time.monotonic()
         self._send_all_due(now_s)
+        heard: list[GatheredReader] = []
         while time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
                 parts = self._dealer.recv_multipart(zmq.NOBLOCK)
@@ -209,10 +214,11 @@ class HubSocket(HubReader):
                 messages += self.take(parts, back_ns)
             elif len(parts) == 3 and (reader := self._readers.get(parts[1])) is not None:
                 reader.receive(parts[2], back_ns)
+                heard.append(reader)
         for message in messages:
             if isinstance(message, GatheredHubs):
                 self.hubs = {hub.node: hub for hub in message.hubs}
-        self._send_all_due(time.monotonic())
+        self._send_all_due(time.monotonic(), heard)
         if self._refusal is not None and now_s >= self._join_due_s:
             self._join_due_s = now_s + JOIN_S
             messages.append(self._refusal)
@@ -259,10 +265,15 @@ class HubSocket(HubReader):
     def _put(self, payload: bytes) -> None:
         self._dealer.send(payload, zmq.NOBLOCK)
 
-    def _send_all_due(self, now_s: float) -> None:
-        if self.is_trusted():
-            for each in (self, *self._readers.values()):
-                each.send_due(now_s)
+    def _send_all_due(self, now_s: float, heard: "Sequence[GatheredReader]" = ()) -> None:
+        """Send due frames here, to the hubs just heard, and now and then to all others."""
+        if not self.is_trusted():
+            return
+        if now_s >= self._readers_due_s:
+            self._readers_due_s = now_s + _READERS_S
+            heard = tuple(self._readers.values())
+        for each in (self, *heard):
+            each.send_due(now_s)
 
 
 class GatheredReader(HubReader):
