@@ -34,6 +34,8 @@ HOLD_NS = 1_000_000_000
 HINT_AFTER_S = 3.0
 """Time without a step until a hint says what ends one."""
 MAX_SPLIT = 64
+LOST_NOW = "the reader of this output or the connection was too slow, or a hub was killed"
+LOST_BEFORE = "of a job's past, hubs leave out steps if it is long or has many ranks"
 EXIT_S = 5.0
 """Longest time from a rank's report that it ends to the end of its process and its exit status."""
 
@@ -69,6 +71,7 @@ class RecordWriter:
         self._lost: Counter[int] = Counter()
         self._unreported: Counter[int] = Counter()
         """Steps lost since the last report, by rank."""
+        self._why_lost, self._replaying = LOST_NOW, False
         self._report_due_s = float("-inf")
         self._findings = FindingsLog()
         self._troubles = TroubleLog()
@@ -80,6 +83,7 @@ class RecordWriter:
     def write(self, snapshot: Snapshot) -> None:
         views = {view.rank: view for view in snapshot.ranks}
         job = snapshot.job.job if snapshot.job else ""
+        self._replaying = snapshot.replaying
         for totals in snapshot.fresh:
             if self._steps is not None and self._written[totals.rank] >= self._steps:
                 continue
@@ -131,8 +135,7 @@ class RecordWriter:
         self._report_due_s = now_s + REPORT_LOST_S
         ranks, count = sorted(self._unreported), self._unreported.total()
         print_message(
-            f"{plural(count, 'step')} of {named_ranks(ranks)} did not "
-            "come here: the reader of this output or the connection was too slow, or a hub was killed"
+            f"{plural(count, 'step')} of {named_ranks(ranks)} did not come here: {self._why_lost}"
         )
         self._unreported.clear()
 
@@ -179,6 +182,7 @@ class RecordWriter:
         if missing > 0:
             self._lost[rank] += missing
             self._unreported[rank] += missing
+            self._why_lost = LOST_BEFORE if self._replaying else LOST_NOW
         return self._lost[rank]
 
     def _put(self, record: Record) -> None:
