@@ -15,7 +15,6 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.records import Record, as_json
-from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import lateness
 from overlaptop.timeline.lanes import LaneRules, parse_rule
@@ -200,6 +199,7 @@ def session_of(job: TracedJob) -> "FinishedSession":
 def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
     from overlaptop.commands import once
     from overlaptop.commands.findings import render
+    from overlaptop.findings.first_line import first_line
 
     fuses = any(whole.fused_ns for whole in job.whole)
     parts = ["exposed", "hidden", "compute", "comm", *(["fused"] if fuses else []), "copy only", "idle"]
@@ -232,7 +232,8 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     snapshot = session.tick()
     of = "whole trace" if number == WHOLE_TRACE else f"step {text.count(number)}"
     ranks = text.named_ranks([summary.info.rank for summary in job.ranks]) if job.missing else "all ranks"
-    said = who_is_late(snapshot) if job.waits else None
+    found = _found(job) if number == WHOLE_TRACE else ()
+    said = first_line(snapshot, found) if job.waits else None
     lines = [
         once.title(snapshot),
         *([said.words] if said is not None else []),
@@ -243,7 +244,7 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     ]
     if not exact:
         lines.append("≤: without a GPU compute is an upper bound, and so are overlap and hidden")
-    if number == WHOLE_TRACE and (found := _found(job)):
+    if found:
         lines += ["", *render(found).splitlines()]
     if waits := _waits_table(job, number):
         lines += ["", waits]

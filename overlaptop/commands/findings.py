@@ -28,7 +28,7 @@ def in_a_line(found: tuple[Finding, ...]) -> str:
 def render(found: tuple[Finding, ...]) -> str:
     lines = []
     for each in found:
-        gain = f"at most {text.duration(each.gain_ns)} a step to win" if each.gain_ns is not None else ""
+        gain = f"at most {text.duration(each.gain_ns)} a step to win" if each.gain_ns else ""
         lines += [
             f"{each.title} ({', '.join(filter(None, (gain, each.certainty.value, each.rule)))})",
             f"  measured: {each.measured}",
