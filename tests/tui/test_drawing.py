@@ -5,11 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.text import Unit
-from overlaptop.tui.draw.bars import EIGHTHS, Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
+from overlaptop.tui.draw.bars import (
+    EIGHTHS,
+    TEXTURES,
+    Piece,
+    chart,
+    gauge,
+    lane,
+    ruler,
+    sparkline,
+    stacked_bar,
+)
 from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.draw.segments import TextStyle
 from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_per_column
 from overlaptop.tui.model.parts import STEP_PARTS
+from overlaptop.tui.widgets.line_view import plain
 from tests.fleet.builders import MS, step
 
 from .fakes import text_of
@@ -158,3 +169,8 @@ def test_gauge_is_exact_to_half_a_cell(share, width, textured):
     wanted = min(1, max(0, share or 0)) * width
     assert (filled > 0) == (wanted > 0)
     assert filled == pytest.approx(wanted, abs=0.26 if wanted > 0.5 else 0.5)
+
+
+@pytest.mark.parametrize("only_ascii", [False, True])
+def test_parts_differ_by_glyph(only_ascii):
+    assert len({plain(glyph, only_ascii) for glyph in TEXTURES.values()}) == len(TEXTURES)

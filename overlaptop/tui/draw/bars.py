@@ -12,7 +12,7 @@ from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextSt
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
 TEXTURES = {
-    "compute": "█", "phases": "=", "hidden": "▓", "hidden_waiting": "▒", "exposed": "░", "waiting": "~",
+    "compute": "█", "phases": "-", "hidden": "▓", "hidden_waiting": "▒", "exposed": "░", "waiting": "~",
     "copy": "▞", "fused": "%", "idle": "·", "stall": "x",
 }  # fmt: skip
 """Glyph of each part for screens where colours cannot tell parts apart; keys are those of the colours."""
