@@ -76,15 +76,21 @@ class _Parser(argparse.ArgumentParser):
         line = f"{self.prog}: error: {message}"
         if os.environ.get("LOCAL_RANK", "0") == "0":
             sys.stderr.write(f"{line}\n")
-        # torchrun ends its failure report with the message in this file.
-        if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-            with suppress(OSError):
-                Path(path).write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
+        tell_torchrun(line)
         raise SystemExit(2)
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         meant = text.did_you_mean(unknown[0], self._option_string_actions)
         self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+
+
+def tell_torchrun(line: str) -> None:
+    """Write the line to the file whose message torchrun prints at the end of its failure report."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        part = Path(f"{path}.part")  # torchrun may end this process at any moment, and fails at half a file
+        with suppress(OSError):
+            part.write_text(json.dumps({"message": line, "timestamp": int(time.time())}))
+            part.replace(path)
 
 
 def _share(words: str) -> float:

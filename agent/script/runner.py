@@ -94,9 +94,9 @@ def _script_code(path: str) -> types.CodeType:
     try:
         source = Path(path).read_bytes()
     except OSError as fault:
-        sys.stderr.write(
-            f"{sys.executable}: can't open file {path!r}: [Errno {fault.errno}] {fault.strerror}\n"
-        )
+        line = f"{sys.executable}: can't open file {path!r}: [Errno {fault.errno}] {fault.strerror}"
+        sys.stderr.write(f"{line}\n")
+        options.tell_torchrun(line)
         raise SystemExit(2) from None
     _hide_our_frames()  # show a syntax error as Python does
     # Python, too, decides by the name, or by the first half of the magic number.
