@@ -172,7 +172,7 @@ def test_knobs_are_listed_with_what_is_allowed_and_refused(run_set):
     about = "MiB \x1b[2J a bucket: large ones use the link better, small ones begin earlier"
     done = run_set(ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about=about), ACCUMULATION))
     assert done.stdout.splitlines() == [
-        "knob           value  script  allowed         of",
+        "knob           value  script  allowed         belongs to",
         "bucket_cap_mb     25      25  1 to 10000 MiB  DDP",
         "accumulation       4       2  1, 2, 4 or 8    the script",
         "bucket_cap_mb: MiB ?[2J a bucket: large ones use the link better, small ones",
