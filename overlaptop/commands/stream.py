@@ -69,9 +69,10 @@ class RecordWriter:
         self._done_since_s: float | None = None
         self._newest: dict[int, StepTotals] = {}
         self._lost: Counter[int] = Counter()
-        self._unreported: Counter[int] = Counter()
-        """Steps lost since the last report, by rank."""
-        self._why_lost, self._replaying = LOST_NOW, False
+        self._unreported: dict[str, Counter[int]] = {LOST_BEFORE: Counter(), LOST_NOW: Counter()}
+        """Steps lost since the last report, by reason and rank."""
+        self._began_ns = MAX_INT64
+        """Unix time of the first snapshot."""
         self._report_due_s = float("-inf")
         self._findings = FindingsLog()
         self._troubles = TroubleLog()
@@ -83,7 +84,7 @@ class RecordWriter:
     def write(self, snapshot: Snapshot) -> None:
         views = {view.rank: view for view in snapshot.ranks}
         job = snapshot.job.job if snapshot.job else ""
-        self._replaying = snapshot.replaying
+        self._began_ns = min(self._began_ns, snapshot.at_ns)
         for totals in snapshot.fresh:
             if self._steps is not None and self._written[totals.rank] >= self._steps:
                 continue
@@ -130,14 +131,14 @@ class RecordWriter:
 
     def report_lost(self, now_s: float = float("inf")) -> None:
         """Print on stderr how many steps were lost since the last report, at most once in REPORT_LOST_S."""
-        if not self._unreported or now_s < self._report_due_s:
+        if not any(self._unreported.values()) or now_s < self._report_due_s:
             return
         self._report_due_s = now_s + REPORT_LOST_S
-        ranks, count = sorted(self._unreported), self._unreported.total()
-        print_message(
-            f"{plural(count, 'step')} of {named_ranks(ranks)} did not come here: {self._why_lost}"
-        )
-        self._unreported.clear()
+        for why, lost in self._unreported.items():
+            if lost:
+                words = f"{plural(lost.total(), 'step')} of {named_ranks(sorted(lost))}"
+                print_message(f"{words} did not come here: {why}")
+                lost.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Return whether each rank has written its `steps` lines, or has ended. CommandError if no rank
@@ -181,8 +182,7 @@ class RecordWriter:
         missing = totals.step - before.step - 1 - max(0, totals.dropped - before.dropped)
         if missing > 0:
             self._lost[rank] += missing
-            self._unreported[rank] += missing
-            self._why_lost = LOST_BEFORE if self._replaying else LOST_NOW
+            self._unreported[LOST_BEFORE if totals.start_ns < self._began_ns else LOST_NOW][rank] += missing
         return self._lost[rank]
 
     def _put(self, record: Record) -> None:

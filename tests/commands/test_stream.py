@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.commands.output import CommandError
-from overlaptop.commands.stream import LOST_BEFORE, RecordWriter, stream
+from overlaptop.commands.stream import LOST_BEFORE, LOST_NOW, RecordWriter, stream
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, RankStalled
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
@@ -111,10 +111,12 @@ def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys):
 
 
 def test_steps_left_out_of_the_history_are_told_from_lost_ones(capsys):
-    past = [welcome(), rank_info(0), totals(0, 0), totals(0, 40)]
-    played(PlayedSession(past, [status()], [totals(0, 41), *end()]))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"overlaptop: 39 steps of rank 0 did not come here: {LOST_BEFORE}"
+    past = [totals(0, 0, start_ns=T0 - 2), totals(0, 40, start_ns=T0 - 1)]
+    played(PlayedSession([*arrival(), *past, totals(0, 45), *end()]))
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        f"overlaptop: 39 steps of rank 0 did not come here: {LOST_BEFORE}",
+        f"overlaptop: 4 steps of rank 0 did not come here: {LOST_NOW}",
+    ]
 
 
 def test_what_an_agent_counted_itself_is_not_counted_as_lost(
