@@ -263,7 +263,7 @@ class JobSession:
             state, note = HubState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._turned_away:
             state, note = HubState.WAITING, self._turned_away
-        elif received_s is None and hub.alive and quiet_s <= limit_s:
+        elif received_s is None and hub.alive and quiet_s <= QUIET_AT_MOST_S:
             # Whatever the hub before it said: its job may have ended.
             state, note = HubState.WAITING, f"joining {self._record.script}"
         elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):

@@ -109,6 +109,14 @@ class GatheredHubConnection(RemoteReader):
         """Whether the job may be alive: then the hub counts as alive, too."""
         return not self._host.is_gone(self._record)
 
+    @property
+    def last_received_s(self) -> float | None:
+        """As in HubConnection. 0 while the root lists the hub, which greets it each second: messages to a
+        reader of many hubs may be seconds behind.
+        """
+        received_s = super().last_received_s
+        return received_s if received_s is None or not self._host.ready else 0.0
+
     def receive(self) -> None:
         """Process messages. Follow the root to another connection."""
         super().receive()

@@ -11,5 +11,5 @@ RULE = r"\A[a-z0-9_]{1,40}\Z"
 
 JOIN_S = 1.0
 """Interval between a dashboard's Joins, which tell the hub that it is alive."""
-READER_TIMEOUT_S = 8.0
+READER_TIMEOUT_S = 7.0
 """A hub forgets a dashboard, and the root another hub, that has been silent for longer."""

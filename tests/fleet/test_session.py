@@ -197,7 +197,7 @@ def test_silent_hub_makes_the_connection_stale(joined):
     mute = World(record())
     session = mute.session()
     session.tick()
-    mute.here.pass_s(4)
+    mute.here.pass_s(9)
     assert session.tick().hub_state is HubState.STALE
 
 
