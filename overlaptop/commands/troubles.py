@@ -3,8 +3,8 @@
 from overlaptop.fleet.notices import last_restart
 from overlaptop.fleet.records import notice_record
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.fleet.trouble import Trouble, trouble_of
-from overlaptop.records import Record, TroubleRecord
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.records import Record
 from overlaptop.report import troubles
 from overlaptop.text import clock, printable
 from overlaptop.wire.messages import NOT_SHOWN, Notice
@@ -19,16 +19,6 @@ def warnings(snapshot: Snapshot) -> list[str]:
 
 def _not_shown(snapshot: Snapshot) -> list[Notice]:
     return [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
-
-
-def trouble_record(job: str, trouble: Trouble) -> TroubleRecord:
-    return TroubleRecord(
-        job=job,
-        kind=trouble.kind.value,
-        ranks=trouble.ranks,
-        since_ns=trouble.since_ns,
-        text=troubles.in_full(trouble),
-    )
 
 
 class TroubleLog:
@@ -53,6 +43,6 @@ class TroubleLog:
         found = trouble_of(snapshot)
         key = (found.kind, found.ranks, found.hang) if found is not None else None
         if found is not None and key != self._last:
-            records.append(trouble_record(snapshot.job.job, found))
+            records.append(troubles.record(snapshot.job.job, found))
         self._last = key
         return records

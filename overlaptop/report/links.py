@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, NumaFacts
+from overlaptop.wire.devices import DeviceFacts, NumaFacts
 
 NUMA_MARKS = {
     "bound": ("✓", "good"),
@@ -37,23 +37,17 @@ class Rate(NamedTuple):
 def nvlink_rate(view: RankView) -> Rate:
     """Return the rate of all NVLinks together, in the busier direction."""
     peak = view.device.nvlink_peak_bytes_per_s if view.device else None
-    return Rate(nvlink_of(view.sample) if view.sample else None, peak)
+    sample = view.sample
+    now = _busier(sample.nvlink_rx_bytes_per_s, sample.nvlink_tx_bytes_per_s) if sample else None
+    return Rate(now, peak)
 
 
 def pcie_rate(view: RankView) -> Rate:
     """Return the rate in the busier direction."""
     peak = view.device.pcie_peak_bytes_per_s if view.device else None
-    return Rate(pcie_of(view.sample) if view.sample else None, peak)
-
-
-def nvlink_of(sample: DeviceSample) -> int | None:
-    """Return bytes per second in the busier direction."""
-    return _busier(sample.nvlink_rx_bytes_per_s, sample.nvlink_tx_bytes_per_s)
-
-
-def pcie_of(sample: DeviceSample) -> int | None:
-    """Return bytes per second in the busier direction."""
-    return _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s)
+    sample = view.sample
+    now = _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s) if sample else None
+    return Rate(now, peak)
 
 
 def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:

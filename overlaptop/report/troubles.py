@@ -8,6 +8,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble, first_of
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import signal_name
+from overlaptop.records import TroubleRecord
 from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable, runs
 
 MOST_NAMED = 3
@@ -51,6 +52,10 @@ def of_last(end: LastEnd, now_ns: int) -> str:
 def in_full(trouble: Trouble) -> str:
     """Return the trouble in a sentence, with the known causes."""
     return wordings(trouble)[0]
+
+
+def record(job: str, trouble: Trouble) -> TroubleRecord:
+    return TroubleRecord(job, trouble.kind.value, trouble.ranks, trouble.since_ns, in_full(trouble))
 
 
 def wordings(trouble: Trouble) -> list[str]:

@@ -11,7 +11,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WaitWindow
-from overlaptop.records import ChangeRecord, FindingRecord, LateRank, RunRecord, TroubleRecord
+from overlaptop.records import ChangeRecord, FindingRecord, LateRank, RunRecord, TroubleRecord, shared
 from overlaptop.report import troubles
 from overlaptop.runs.samples import Samples
 from overlaptop.wire.messages import Welcome
@@ -127,13 +127,7 @@ class RunLog:
             self._bounds[bound] += 1
         trouble = trouble_of(snapshot)
         if trouble is not None:
-            self._troubles[trouble.kind, trouble.ranks] = TroubleRecord(
-                job=job.job,
-                kind=trouble.kind.value,
-                ranks=trouble.ranks,
-                since_ns=trouble.since_ns,
-                text=troubles.in_full(trouble),
-            )
+            self._troubles[trouble.kind, trouble.ranks] = troubles.record(job.job, trouble)
         self._looked_ns = snapshot.at_ns
         if snapshot.totals.step is not None:
             self._looked_step = snapshot.totals.step
@@ -161,17 +155,6 @@ def _p99(lengths_ns: list[float]) -> float:
 
 
 def _change(job: Welcome, view: CommandView) -> ChangeRecord:
-    return ChangeRecord(
-        at_ns=view.at_ns,
-        job=job.job,
-        script=job.script,
-        host=job.host,
-        by=view.by,
-        knob=view.knob,
-        old=view.old or None,
-        new=view.new or None,
-        step=view.step,
-        outcome=view.state,
-        reason=view.reason,
-        command=view.id,
-    )
+    own = {"old": view.old or None, "new": view.new or None, "outcome": view.state, "command": view.id}
+    of_job = shared(ChangeRecord, job)
+    return ChangeRecord(**{**of_job, **shared(ChangeRecord, view), **own})

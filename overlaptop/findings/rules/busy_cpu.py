@@ -1,7 +1,4 @@
-"""A late rank's training thread waits for a CPU that something else uses.
-
-findings/late.py decides whether it is why a rank is late (`Cause.DELAYED`).
-"""
+"""A late rank's training thread waits for a CPU that something else uses."""
 
 from collections.abc import Iterable
 

@@ -2,8 +2,6 @@
 
 Loading beside a busy GPU costs nothing. What each rank does before its first kernel may be loading, too,
 from something else than torch's DataLoader; a line of the script tells it better (`stalled_hosts`).
-
-findings/late.py decides whether it is why a rank is late (`Cause.LOADING`).
 """
 
 from collections.abc import Iterable

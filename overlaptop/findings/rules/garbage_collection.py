@@ -1,8 +1,6 @@
 """Python's garbage collector stops a rank, and the others wait.
 
 Collections of the younger generations take microseconds and are not counted.
-
-findings/late.py decides whether it is why a rank is late (`Cause.COLLECTING`).
 """
 
 from collections.abc import Iterable

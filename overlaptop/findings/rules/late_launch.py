@@ -1,8 +1,6 @@
 """A rank launches late, with long pauses: its CPU waited in Python, I/O or a lock.
 
 Many short pauses between kernels without a launch lead are `launch_bound`.
-
-findings/late.py decides whether it is why a rank is late (`Cause.SLEEPING`).
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank.
-
-findings/late.py decides whether it is why a rank is late (`Cause.LAUNCHING`).
-"""
+"""The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank."""
 
 from collections.abc import Iterable
 from statistics import median

@@ -1,7 +1,4 @@
-"""The SM clock of a late rank's GPU is lower than the others': power or heat.
-
-findings/late.py decides whether it is why a rank is late (`Cause.LOW_CLOCK`).
-"""
+"""The SM clock of a late rank's GPU is lower than the others': power or heat."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU.
-
-findings/late.py decides whether it is why a rank is late (`Cause.PLACEMENT`).
-"""
+"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,4 @@
-"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do.
-
-findings/late.py decides whether it is why a rank is late (`Cause.COMPUTING`).
-"""
+"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do."""
 
 from collections.abc import Iterable
 from statistics import median

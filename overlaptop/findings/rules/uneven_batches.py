@@ -2,8 +2,6 @@
 
 A slow GPU would be slow in each step, and CPU jitter does not change compute. With few ranks, one may be
 late in most steps nonetheless, without a steady cause.
-
-findings/late.py decides whether it is why a rank is late (`Cause.UNEVEN`).
 """
 
 from collections import Counter
