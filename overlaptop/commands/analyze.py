@@ -175,13 +175,11 @@ def session_of(job: TracedJob) -> "FinishedSession":
         FinishedRank(summary.info, whole, summary.steps, summary.details)
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
-    notices = [Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job))] if job.missing else []
-    notices += [Notice(job.ranks[0].info.rank, over_ns, "warning", remark) for remark in job.remarks]
-    notices += [
-        Notice(summary.info.rank, over_ns, "warning", remark)
-        for summary in job.ranks
-        for remark in summary.remarks
-    ]
+    first = job.ranks[0].info.rank
+    said = [(first, _missing(job))] if job.missing else []
+    said += [(first, remark) for remark in job.remarks]
+    said += [(summary.info.rank, remark) for summary in job.ranks for remark in summary.remarks]
+    notices = [Notice(rank, over_ns, "warning", remark) for rank, remark in said]
     welcome = Welcome(
         protocol=PROTOCOL_VERSION,
         job=job.name,
