@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from overlaptop.findings.bound import bound_by
 from overlaptop.findings.finding import Finding, Key, by_key, late_finding, why_late
 from overlaptop.findings.first_line import first_line
-from overlaptop.findings.watch import FindingsWatch, Look
+from overlaptop.findings.watch import LOOK_EVERY_NS, FindingsWatch, Look
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
@@ -53,7 +53,7 @@ class RunLog:
         if snapshot.at_ns != self._looked_ns:
             look = self.watch.look_now(snapshot)
             # A run may be too short for steady findings.
-            self.note(look if self._findings else look._replace(shown=look.found, present=look.found))
+            self._note(look if self._findings else look._replace(shown=look.found, present=look.found))
         for view in snapshot.ranks:
             self.samples.add_steps((*view.older, *view.history))
         for waits in (*snapshot.fresh_waits, *snapshot.step_waits, *snapshot.kept_step_waits):
@@ -99,7 +99,12 @@ class RunLog:
         )
 
     def note(self, look: Look) -> None:
-        """Note late ranks, findings and troubles; keep no steps."""
+        """Note late ranks, findings and troubles, at most once in LOOK_EVERY_NS; keep no steps."""
+        job, since_ns = look.snapshot.job, look.snapshot.at_ns - (self._looked_ns or 0)
+        if not (job is not None and job.job == self._job and 0 <= since_ns < LOOK_EVERY_NS):
+            self._note(look)
+
+    def _note(self, look: Look) -> None:
         snapshot, job = look.snapshot, look.snapshot.job
         if job is None:
             return
