@@ -24,5 +24,4 @@ COMMANDS = {
     "completion": "print a script that completes command lines",
     "relay": "",
 }
-"""Help text by command, which is also the name of its module. Empty: not listed, since only a dashboard on
-another host starts it."""
+"""Help text by command, the name of its module. Empty: not listed, as only another host starts it."""

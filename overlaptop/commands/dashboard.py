@@ -42,9 +42,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: "Hosts | None" = None) -
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:
-    """Run the dashboard and print the job's report; also when a signal ends us: after SIGTERM the shell
-    still needs the terminal, after SIGHUP there may be none.
-    """
+    """Run the dashboard and print the job's report. After a signal the terminal, if any, is usable."""
     _leave_at_signals()
     try:
         status = tui.run(session, screen, ENDING_SIGNALS)

@@ -102,9 +102,7 @@ def _unreached(target: Target, reason: str) -> CheckRecord:
 
 
 def _print(host: str, checks: Iterable[CheckRecord], *, as_json: bool) -> bool:
-    """Print the findings about a host, empty: this machine, as they come. Return whether monitoring will
-    work.
-    """
+    """Print the checks of a host, empty: of this machine. Return whether monitoring will work."""
     if not as_json:
         print_data(printable(host) if host else f"here ({os.uname().nodename})")
     works = True

@@ -38,9 +38,7 @@ def render(found: tuple[Finding, ...]) -> str:
 
 
 class FindingsLog:
-    """Decides when findings of a running job are written: each once it has held,
-    and again while it holds.
-    """
+    """Decides when findings of a running job are written: once each has held, and again while it holds."""
 
     def __init__(self) -> None:
         self._watch = FindingsWatch(LOOK_EVERY_NS)

@@ -13,8 +13,7 @@ from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
 LIMIT_S = 3.0
-"""Time limit for each rank's first step. A hub sends its history at once; ranks that are missing by then
-are shown as unknown."""
+"""Time limit for each rank's first step; a hub sends its history at once. Others count as unknown."""
 COMPARED_STEPS = 8
 """Steps of all ranks needed before the late rank is printed."""
 MORE_STEPS = 4

@@ -57,9 +57,7 @@ def host_of(session: Session, rank: int) -> str:
 def connect(
     hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False, tap: Tap | None = None
 ) -> HostsSession:
-    """Reach the hosts; ssh asks its questions on the terminal. Unreached hosts are tried again later.
-    CommandError if none can be reached.
-    """
+    """Reach the hosts; ssh asks on the terminal. CommandError if none can be reached yet."""
     try:
         pool = ConnectionPool(
             hosts.targets,

@@ -47,9 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser and those of its commands by name. Only the modules of commands in `complete` are
-    imported.
-    """
+    """Return the parser, and those of its commands by name. Imports only the modules in `complete`."""
     parser = Parser(prog="overlaptop", usage=USAGE, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="overlaptop")
@@ -66,9 +64,7 @@ def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str,
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line as argparse does. `script_words`: those that follow ``--``, in a command that
-    starts a script.
-    """
+    """Parse a command line. `script_words`: those after ``--``, in a command that starts a script."""
     if words and words[0] in _OF_NO_COMMAND:
         make_parser(())[0].parse_args(words[:1])
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("watch", words)

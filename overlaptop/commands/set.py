@@ -80,9 +80,7 @@ def _change(text: str) -> tuple[str, int | None]:
 
 
 def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> None:
-    """Set a knob, None: to the script's value. CommandError if a rank has not changed it, or that is not
-    known.
-    """
+    """Set a knob, None: to the script's value. CommandError if that failed, or is not known."""
     found = knob_of(snapshot, name)
     try:
         command = make_restoring(found.knob) if value is None else make_setting(found.knob, value)

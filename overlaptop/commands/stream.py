@@ -26,8 +26,7 @@ from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
 UNSEEN_LIMIT_S = 3.0
-"""Time to wait for unseen ranks. Ranks on other nodes are announced but never seen here; ranks of this node
-may be late."""
+"""Time to wait for unseen ranks: late ones of this node. Those of other nodes are never seen here."""
 REPORT_LOST_S = 10.0
 HOLD_NS = 1_000_000_000
 """Longest time that a step waits for the timelines of the other ranks."""

@@ -33,9 +33,7 @@ class Buckets:
     """Without the stall in it."""
 
     def link(self) -> Link | None:
-        """Fit latency and bandwidth to the all-reduces. None: sizes too similar, or times too far from a
-        line.
-        """
+        """Fit latency and bandwidth to the all-reduces. None: sizes alike, or times far from a line."""
         size_bytes = np.array([each.bytes or 0 for each in self.reduced], dtype=np.float64)
         took_ns = np.array([each.least_transfer_ns for each in self.reduced], dtype=np.float64)
         if size_bytes.max() < UNLIKE * max(1, size_bytes.min()):

@@ -126,9 +126,7 @@ def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, Step
 def _steps(
     views: Collection[RankView], step_waits: Iterable[StepWaits], first: int, most: int
 ) -> list[JobStep]:
-    """Return the steps from `first` on that all ranks running then measured, oldest first. Of each rank,
-    only the newest `most` are searched.
-    """
+    """Return the steps from `first` on that all running ranks measured, oldest first, `most` a rank."""
     totals: dict[int, dict[int, StepTotals]] = {}
     details: dict[int, dict[int, StepDetail]] = {}
     disturbed: set[int] = set()

@@ -118,9 +118,7 @@ class StepCalls:
         return not any(each.not_attributed for each in found if each.group == group)
 
     def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
-        """Return the bytes that collectives of this kind move in each backward pass; several if gradients
-        accumulate.
-        """
+        """Return the bytes that collectives of this kind move in each backward pass of the step."""
         detail = next(iter(self.step.details.values()))
         moved = [0] * len(phases_of(detail, "backward"))
         for call in detail.collectives:

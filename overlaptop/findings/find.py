@@ -19,9 +19,7 @@ MENDS_HOST = (
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings that gain something, largest first. A GPU's gain is limited to the time hosts
-    leave.
-    """
+    """Return the findings that gain something, largest first. Slow hosts limit the gain of GPUs."""
     most_ns = most_by_gpus_ns(evidence)
     every: list[Finding] = []
     for name, rule in RULES.items():

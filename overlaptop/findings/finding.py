@@ -98,9 +98,7 @@ def late_finding(found: Iterable[Finding], rank: int) -> Finding | None:
 
 
 def why_late(found: Iterable[Finding], rank: int) -> str:
-    """Return why a rank is late: ``it computes 12.1 ms a step longer than the others (train.py:57 in f)``;
-    empty: no finding says.
-    """
+    """Return such as ``it computes 12.1 ms a step longer than the others``; empty: no finding says."""
     late = late_finding(found, rank)
     if late is None:
         return ""

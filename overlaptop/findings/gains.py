@@ -17,8 +17,7 @@ from overlaptop.findings.lines import apart
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
-"""A cause explains a wait if it lasts at least this share of it. Less than 1: some of it hides behind
-compute, and causes add up."""
+"""Smallest share of a wait that a cause explains. Some of it hides behind compute, and causes add up."""
 
 STEADY = 0.8
 """Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""

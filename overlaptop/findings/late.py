@@ -35,8 +35,7 @@ from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
 
 VARIES = 1.2
-"""Extra compute varies if its middle three fifths spread over more than this multiple of the median. A slow
-GPU is slower by a similar time in each step."""
+"""Extra compute varies if its middle three fifths spread over more than this multiple of the median."""
 SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
 """A wait costs nothing if the gain is below both shares."""
 LOW_CLOCK = 0.95
@@ -178,9 +177,7 @@ class LateRank(Suspect):
     def finding(
         self, does: str, longer_ns: int | None, advice: str, certainty: Certainty, more: str = ""
     ) -> Finding:
-        """``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
-        measurements.
-        """
+        """``does``: the title after the rank's name. ``longer_ns``: to remove. ``more``: measurements."""
         measured = filter(None, (self.describe, more, self.line.describe if self.line else ""))
         return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_without(longer_ns))
 
@@ -349,9 +346,7 @@ def _cause(
 
 
 def _slows_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
-    """Return the others' extra compute and extra overlapped communication in the median step; 0 if the
-    second does not steadily explain the first.
-    """
+    """Return the others' extra compute and extra overlap per step; 0 if one does not explain the other."""
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
     pairs = [

@@ -11,9 +11,7 @@ from overlaptop.timeline.spans import length_ns
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
-    """Return whether in most steps the CPU had no launch lead at the end, and the GPU was idle mostly in
-    short pauses. False if leads or idle time are not measured.
-    """
+    """Return whether the CPU mostly has no launch lead, and the GPU many short pauses; False: not known."""
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     leads = [
         step.launch_lead_ns < NO_LEAD * step.step_ns for step in steps if step.launch_lead_ns is not None

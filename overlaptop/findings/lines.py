@@ -152,9 +152,7 @@ def _ordered_shares(evidence: Evidence, asleep: bool) -> Mapping[str, list[float
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int, *, asleep: bool = False) -> _Shares | None:
-    """Return each line's share of the samples; None: too few. A second counts if most of it is recent
-    enough.
-    """
+    """Return each line's share of the samples of seconds mostly after this time; None: too few."""
     counts: Counter[str] = Counter()
     samples = 0
     for second in stacks:

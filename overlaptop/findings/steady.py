@@ -210,9 +210,7 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 
 def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
-    """Return ``measuring, 3 s``, later with the missing part. None without a step, or once the job has
-    ended.
-    """
+    """Return ``measuring, 3 s``, later with the missing part. None without a step, and after the job."""
     is_long = seconds * 1_000_000_000 >= LONG_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None

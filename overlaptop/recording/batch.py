@@ -35,8 +35,7 @@ MAX_BATCH_BYTES = 64 << 20
 _MAX_NOTICES = 200
 _MAX_COMMANDS = 128
 _LAST_STEPS = 16
-"""Measured steps of each rank in a keyframe, and others: a reader that begins in a hang knows what was
-before it."""
+"""Steps of each rank in a keyframe, measured and others, for a reader that begins in a hang."""
 _LAST_DETAILS = 16
 """Timelines of all ranks together: as many as ranks are compared."""
 

@@ -11,9 +11,7 @@ _BYTES = {"MB": 1_000_000, "GB": 1_000_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The part of a long recording that is kept, in two files: all of the time, or half the bytes, in
-    each.
-    """
+    """The kept part of a recording, in two files: all of the time, or half the bytes, in each."""
 
     ns: int | None = None
     bytes: int | None = None

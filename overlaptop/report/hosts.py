@@ -112,9 +112,7 @@ def path_there(name: str, path: str) -> str:
 
 
 def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
-    """Return a capture's folders with their hosts: ``gpu-a:/home/me/20260101``. A shared path is named
-    once.
-    """
+    """Return a capture's folders with their hosts, ``gpu-a:/home/me/20260101``, a shared one once."""
     homes = {view.rank: view.node for view in ranks}
     found: dict[str, list[str]] = {}
     for each in capture.ranks:

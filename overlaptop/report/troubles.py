@@ -139,9 +139,7 @@ def _why(exit_code: int | None) -> str:
 
 
 def _hang(hang: Hang) -> tuple[str, str]:
-    """Return who is to blame and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0
-    waits``.
-    """
+    """Return such as ``rank 3 has not entered all_reduce 25 MiB`` and ``; rank 0 waits``."""
     who, many, what = _ranks(hang.ranks), len(hang.ranks) > 1, _call(hang.op, hang.bytes)
     has = "have" if many else "has"
     waits = f"; {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}" if hang.waiting else ""

@@ -60,8 +60,7 @@ class FirstLine(NamedTuple):
     cause_rule: str = ""
     """Rule of the finding that gives the cause."""
     blames: tuple[str, ...] = ()
-    """The cause with the rank's name, ``rank 1 computes 12.1 ms a step longer than the others``, and
-    shorter forms; empty: unknown."""
+    """The cause as ``rank 1 computes 12.1 ms ...``, and shorter forms; empty: unknown."""
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:

@@ -37,9 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _idle_ns(evidence: Evidence, late: LateRank) -> int | None:
-    """Return the excess to remove: of a launch-bound rank only what it sleeps at a line. Else its CPU is
-    slow.
-    """
+    """Return the excess to remove: of a launch-bound rank, only what it sleeps at a line."""
     line = late.line
     if late.idle_ns is None or line is None or not is_launch_bound(evidence, late.rank):
         return late.idle_ns

@@ -71,9 +71,7 @@ def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
 
 
 def _has_just_begun(caused_ns: Sequence[int]) -> bool:
-    """Whether the wait is high in all newer steps, and low in the older ones, so that no cause is steady
-    yet.
-    """
+    """Whether the wait is high in all newer steps only: no cause is steady yet."""
     much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
     return all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much)
 

@@ -10,8 +10,7 @@ from overlaptop.report.figures import LOWER_COST, cost_in_brief
 COSTLY_SHARE = 0.02
 """Twice the agent's budget while a dashboard watches."""
 ERRORS = 2
-"""The standard error is that of one look. Rules look for the whole run, and one look in forty would exceed
-it by chance."""
+"""Standard errors of one look. Of the looks of a whole run, one in forty would exceed two by chance."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
