@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ seconds. It holds the script's path, lines of its stack and the hosts' names.
 exit status: 0; 1 where there is no job, the connection broke, or the file could not be written (a full
 disk); 2 for a usage error. Ctrl-C ends a recording with 0.
 """
-TICK_S = 0.05
 EXIT_S = 5.0
 """Maximum time from the job's end to the exit status of its last process."""
 
@@ -72,8 +71,6 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
 
     Raises CommandError if the file cannot be written, or the connection is lost.
     """
-    from overlaptop.commands.hosts import pause
-
     watch, told = FindingsWatch(), FindingsTold(session.send)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +86,7 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
+        for snapshot in _until_end(session):
             recorder.write(snapshot)
             if look := watch.look(snapshot):
                 told.tell(look)
@@ -107,9 +104,10 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
     return 128 + signal.SIGTERM if signal.SIGTERM in ended_by else 0
 
 
-def _until_end(session: "Session", pause: Callable[[], None]) -> "Iterator[Snapshot]":
+def _until_end(session: "Session") -> "Iterator[Snapshot]":
     """Yield the session's Snapshots until its job and all processes have ended."""
-    from overlaptop.commands.following import require_connection, require_job
+    from overlaptop.commands.following import TICK_S, require_connection, require_job
+    from overlaptop.commands.hosts import pause
     from overlaptop.fleet.snapshot import HubState
 
     began_s = time.monotonic()
@@ -128,4 +126,4 @@ def _until_end(session: "Session", pause: Callable[[], None]) -> "Iterator[Snaps
                 return
         require_connection(snapshot)
         require_job(snapshot, began_s)
-        pause()
+        pause(session, TICK_S)

@@ -11,7 +11,6 @@ from mcap.reader import make_reader
 from mcap.writer import Writer
 
 from overlaptop.commands import following
-from overlaptop.commands import record as command
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.record import record
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -175,7 +174,7 @@ class Playing:
 
 @pytest.fixture
 def job(monkeypatch):
-    monkeypatch.setattr(command, "TICK_S", 0.0)
+    monkeypatch.setattr(following, "TICK_S", 0.0)
     return PlayedJob(Clock(), None)
 
 
