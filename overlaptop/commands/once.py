@@ -13,6 +13,7 @@ from overlaptop.commands.table import Table
 from overlaptop.commands.troubles import TroubleLog, warnings
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import device_record, end_records, step_record
+from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.records import Record
@@ -53,7 +54,12 @@ def records_of(snapshot: Snapshot) -> list[Record]:
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
-    """Return a snapshot as text: the job, its totals, a row for each rank. Unknown is a dash."""
+    """Return a snapshot as text: the job, its totals, a row for each rank over the totals' window. Unknown
+    is a dash.
+    """
+    found = found_in(snapshot)
+    if snapshot.hub_state is not HubState.TRACE:
+        snapshot = with_means(snapshot)
     table = Table(
         ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
          "collectives", "dropped", "source", "state"],
@@ -66,7 +72,6 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     totals = totals_text(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
         totals["exposed"] += f" {exposed_text(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
-    found = found_in(snapshot)
     said = first_line(snapshot, found)
     wrong = troubles.in_full(trouble) if trouble is not None else ""
     hint = troubles.no_step_hint(snapshot.ranks)
@@ -159,21 +164,19 @@ def title(snapshot: Snapshot) -> str:
 
 
 def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[str]:
-    # Only sampled steps have lane totals: a row shows the newest step that has them.
-    lanes = view.measured
-    step = lanes or view.last
+    row, measured = view.row, view.measured
     return [
         str(view.rank),
-        text.count(step.step if step else None),
-        text.duration(step.step_ns if step else None),
-        text.percent(lanes.overlap if lanes else None),
-        text.duration(lanes.exposed_ns if lanes else None),
+        text.count(row.step if row else None),
+        text.duration(row.step_ns if row else None),
+        text.percent(row.overlap if row else None),
+        text.duration(row.exposed_ns if row else None),
         f"{text.AT_LEAST if waiting_at_least(view) else ''}{text.duration(waiting_ns(view))}",
-        text.duration(lanes.stall_ns if lanes else None),
+        text.duration(row.stall_ns if row else None),
         text.duration(idle_ns(view)),
-        text.duration(lanes.compute_ns if lanes else None),
-        text.duration(lanes.comm_ns if lanes else None),
-        text.count(lanes.collectives if lanes else None),
+        text.duration(row.compute_ns if row else None),
+        text.duration(row.comm_ns if row else None),
+        text.count(measured.collectives if measured else None),
         text.count(view.dropped),
         view.info.source if view.info else text.UNKNOWN,
         hub_state.value if hub_state is HubState.TRACE else _state(view, failure),

@@ -157,6 +157,16 @@ def test_a_row_is_of_the_newest_step_whose_lanes_are_known():
     assert (cells(page, 0)[1], cells(page, 0)[3]) == ("0", "75.0 %")
 
 
+def test_rows_are_means_over_the_steps_of_the_totals():
+    page = page_of(
+        *(totals(rank, number, hidden=hidden) for number, hidden in enumerate((5, 15)) for rank in (0, 1))
+    )
+    assert "overlap ≤50.0 %   exposed 10.0 ms" in page
+    assert "last 20 s (2 steps), mean of 2 ranks" in page
+    for rank in (0, 1):
+        assert cells(page, rank)[1:5] == ["1", "50.0 ms", "50.0 %", "10.0 ms"]
+
+
 def test_steps_of_the_hubs_history_are_not_the_present_state():
     first, *more = ([totals(0, number), totals(1, number)] for number in (760, 1_134, 2_000))
     begun = [welcome(), rank_info(0), rank_info(1)]
