@@ -9,7 +9,7 @@ from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_la
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import NOBODY, NOTHING, FirstLine, Kind, who_is_late
+from overlaptop.report.who_is_late import FirstLine, Kind, who_is_late
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
@@ -36,10 +36,10 @@ def first_line(
         said = FirstLine(slack.title, brief, rule=slack.rule, kind=Kind.SLACK)
     is_over = trouble_of(snapshot) is not None
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
-        cause, blames = why_late([late], said.late_rank), () if is_over else late.headlines
-        said = said._replace(cause=cause, blames=blames, cause_rule=late.rule)
-    if found or listed:  # "nothing" would contradict them
-        said = said._replace(words=said.words.replace(NOTHING, NOBODY))
+        cause, shorter = why_late([late], said.late_rank), () if is_over else late.headlines
+        said = said._replace(cause=cause, shorter=shorter, cause_rule=late.rule)
+    if found or listed:
+        said = said.without_nothing
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns:
         return said
@@ -57,9 +57,16 @@ def first_line(
     stays = STAYS if first.rule == shown else 1.0
     if stays * first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
-    share = whole_percent(first.gain_ns / totals.step_ns)
-    words = f"{first.title}; fixing it wins up to {share} of the step ({first.certainty.value})"
-    return FirstLine(words, first.title, warns=True, rule=first.rule, kind=Kind.FINDING)
+    wins = f"; fixing it wins up to {whole_percent(first.gain_ns / totals.step_ns)}"
+    title, short = first.title, first.title.partition(": ")[0]
+    return FirstLine(
+        f"{title}{wins} of the step ({first.certainty.value})",
+        f"{title}{wins}",
+        warns=True,
+        rule=first.rule,
+        kind=Kind.FINDING,
+        shorter=(f"{short}{wins}", title, short),
+    )
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:
@@ -74,5 +81,5 @@ def _late_by(found: Sequence[Finding]) -> FirstLine | None:
         late_rank=first.ranks[0],
         kind=Kind.LATE,
         cause_rule=first.rule,
-        blames=first.headlines,
+        shorter=first.headlines,
     )

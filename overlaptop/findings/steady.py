@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from overlaptop.findings.finding import OPPOSITES, Finding, Key, by_key
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.report.who_is_late import NOBODY, NOTHING, FirstLine, Kind
+from overlaptop.report.who_is_late import FirstLine, Kind
 
 HOLD_NS = 1_000_000_000
 """A finding is shown after it held for this time."""
@@ -162,8 +162,8 @@ class SteadyLine:
             self._shown, self._is_past = None, False
         shown = self._shown
         if shown and self._is_past and line is not None and line.kind is Kind.LATE:
-            # The findings that are shown now would contradict these sentences.
-            shown = shown._replace(words=shown.words.removesuffix(f" {NOTHING}").removesuffix(f" {NOBODY}"))
+            # The findings that are shown now would contradict the verdict.
+            shown = shown.without_verdict
         if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY_LATE):
             return plain
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)

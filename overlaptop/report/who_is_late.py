@@ -9,21 +9,30 @@ from enum import Enum
 from statistics import fmean
 from typing import NamedTuple
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import MOST_RUNS, duration, named_ranks, part_of, percent, printable, whole_percent
+from overlaptop.text import (
+    MOST_RUNS,
+    bounded,
+    duration,
+    named_ranks,
+    percent,
+    printable,
+    whole_percent,
+)
 
 OF_COLLECTIVES = " of collectives"
 EXPOSED_SHARE = 0.1
 """Smallest share of exposed communication that is worth fixing."""
 CLEAR_STEPS = 16
 """Steps needed to say that no rank is late, if waits cost time."""
-NOBODY, TOO_FEW = "No rank is clearly late.", "Too few steps yet to say who is late."
-NOTHING = "Nothing to fix."
+NOBODY, TOO_FEW = "No rank is clearly late", "Too few steps yet to say who is late"
+NOTHING = "Nothing to fix"
 
 
 class Kind(Enum):
@@ -59,8 +68,9 @@ class FirstLine(NamedTuple):
     """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
     cause_rule: str = ""
     """Rule of the finding that gives the cause."""
-    blames: tuple[str, ...] = ()
-    """The cause as ``rank 1 computes 12.1 ms ...``, and shorter forms; empty: unknown."""
+    shorter: tuple[str, ...] = ()
+    """Forms shorter than ``brief``, longest first. Of a late rank with a known cause: the cause with the
+    rank's name, ``rank 1 computes 12.1 ms a step longer than the others``."""
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:
@@ -77,11 +87,23 @@ class FirstLine(NamedTuple):
     def forms(self) -> tuple[str, ...]:
         """The sentence, then shorter ones. Figures go before the cause and its line."""
         full = self.because
-        forms = [full.words, full.brief, full.brief.replace(OF_COLLECTIVES, "")]
-        if self.blames:
-            return (*forms, *self.blames)
-        forms.append(forms[-1].partition(" (")[0])  # a cost without its share of the step
-        return (*forms, self.brief.partition(": ")[0]) if self.kind is Kind.FINDING else tuple(forms)
+        forms = full.words, full.brief, full.brief.replace(OF_COLLECTIVES, "")
+        # Else a cost without its share of the step.
+        return (*forms, *(self.shorter or (forms[-1].partition(" (")[0],)))
+
+    @property
+    def without_nothing(self) -> "FirstLine":
+        """Without saying that there is nothing to fix."""
+        words, brief, *shorter = (
+            each.replace(NOTHING, NOBODY) for each in (self.words, self.brief, *self.shorter)
+        )
+        return self._replace(words=words, brief=brief, shorter=tuple(shorter))
+
+    @property
+    def without_verdict(self) -> "FirstLine":
+        """Without saying whether a rank is late."""
+        words = self.words.removesuffix(f" {NOTHING}.").removesuffix(f" {NOBODY}.")
+        return self if words == self.words else self._replace(words=words, brief=words, shorter=())
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
@@ -92,7 +114,7 @@ def who_is_late(snapshot: Snapshot) -> FirstLine | None:
     if found is None or trouble_of(snapshot) is None:
         return found
     return found._replace(
-        words=f"until then: {found.words}", brief=f"until then: {found.brief}", warns=False
+        words=f"until then: {found.words}", brief=f"until then: {found.brief}", warns=False, shorter=()
     )
 
 
@@ -231,13 +253,20 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
     fused = f"; {duration(totals.fused_ns)} is fused" if totals.fused_ns else ""
     if totals.overlap is None:
         return FirstLine(f"no communication was measured{fused}", f"no communication{fused}")
-    hidden = f"{whole_percent(totals.overlap)} of communication is hidden"
+    exact = all_see_gaps(snapshot.ranks)
+    overlap = bounded(whole_percent(totals.overlap), BOUNDS["overlap"], exact=exact)
     exposed_ns, step_ns = totals.exposed_ns or 0, totals.step_ns or 0
-    share, rest, brief = exposed_ns / step_ns if step_ns else 0.0, "", hidden
-    if exposed_ns and step_ns:
-        brief = f"{part_of(exposed_ns, step_ns)} of {duration(step_ns)} ({whole_percent(share)})"
-        rest, brief = f"; {brief} is not", f"{brief} is exposed"
+    share = exposed_ns / step_ns if step_ns else 0.0
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
     # A lower bound cannot show that nothing is wrong.
-    said = NOTHING if kind is Kind.HEALTHY and all_see_gaps(snapshot.ranks) else who
-    return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)
+    said = NOTHING if kind is Kind.HEALTHY and exact else who
+    words, figures = f"{overlap} of communication is hidden", [f"{overlap} hidden"]
+    if exposed_ns and step_ns:
+        parts = f"{duration(exposed_ns)} of {duration(step_ns)} ({whole_percent(share)})"
+        words = f"{words}; {parts} is not"
+        figures = [f"{parts} is exposed"]
+        figures += [f"{whole_percent(share)} {each}" for each in ("of the step is exposed", "exposed")]
+    verdict = f"{said}; " if said else ""
+    brief, *shorter = (f"{verdict}{each}" for each in figures)
+    words = f"{words}{fused}. {said}." if said else f"{words}{fused}."
+    return FirstLine(words, brief, kind=kind, shorter=(*shorter, said or figures[-1]))

@@ -74,7 +74,8 @@ def test_without_a_terminal_there_is_a_table(tmp_path):
         f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace"
     )
     assert (
-        lines[1] == "67 % of communication is hidden; 20 of 180 µs (11 %) is not. No rank is clearly late."
+        lines[1]
+        == "67 % of communication is hidden; 20.0 µs of 180 µs (11 %) is not. No rank is clearly late."
     )
     assert lines[2] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
     assert lines[4].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]

@@ -7,7 +7,7 @@ import pytest
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.report.who_is_late import Kind, who_is_late
-from tests.fleet.builders import MS
+from tests.fleet.builders import MS, info
 from tests.tui.fakes import running_job
 from tests.tui.waits import waiting_job
 
@@ -42,7 +42,36 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
         assert said == who_is_late(snapshot)
         return
     assert said.words == f"{TITLE}; fixing it wins up to 50 % of the step (measured)"
-    assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
+    assert said.forms[-1] == TITLE
+    assert (said.warns, said.late_rank) == (True, None)
+
+
+def test_the_gain_stays_in_shorter_forms_before_the_reason():
+    title = "each rank waits 40.0 ms a step for a CPU: 2 ranks on 2 CPUs"
+    said = first_line(waiting_job(late_ms=0).tick(), [replace(found(40), title=title)])
+    assert said.forms == (
+        f"{title}; fixing it wins up to 50 % of the step (measured)",
+        f"{title}; fixing it wins up to 50 %",
+        f"{title}; fixing it wins up to 50 %",
+        "each rank waits 40.0 ms a step for a CPU; fixing it wins up to 50 %",
+        title,
+        "each rank waits 40.0 ms a step for a CPU",
+    )
+
+
+def test_the_verdict_comes_first_in_shorter_forms_and_agrees_with_findings():
+    healthy, small = running_job(1).tick(), found(1)
+    for listed, verdict in ((), "Nothing to fix"), ((small,), "No rank is clearly late"):
+        full, *shorter = first_line(healthy, (), listed).forms
+        assert full.endswith(f"2.00 ms of 72.0 ms (3 %) is not. {verdict}.")
+        assert shorter[0] == f"{verdict}; 2.00 ms of 72.0 ms (3 %) is exposed"
+        assert shorter[-2:] == [f"{verdict}; 3 % exposed", verdict]
+
+
+def test_hidden_communication_has_the_sign_of_the_totals():
+    job = waiting_job(late_ms=1)
+    job.say(*(info(rank, exact=False) for rank in range(4)))
+    assert who_is_late(job.tick()).words.startswith("≤50 % of communication is hidden; 19.8 ms of 80.0 ms")
 
 
 def test_shown_finding_stays_until_it_gains_clearly_less():

@@ -42,13 +42,13 @@ LATE = FirstLine(
     warns=True,
     kind=Kind.LATE,
     cause=why_late([SLOW], 1),
-    blames=SLOW.headlines,
+    shorter=SLOW.headlines,
 )
 
 
 def late_by(title):
     found = replace(SLOW, title=title, line="workloads/faults.py:87 in lose")
-    return LATE._replace(cause=why_late([found], 1), blames=found.headlines)
+    return LATE._replace(cause=why_late([found], 1), shorter=found.headlines)
 
 
 ASLEEP = late_by("rank 1's training thread sleeps 161 ms a step longer than rank 0's")
@@ -58,9 +58,13 @@ AT_LINE = late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its s
 SHORT_CPUS = FirstLine(
     "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; "
     "fixing it wins up to 34 % of the step (measured)",
-    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs",
+    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; fixing it wins up to 34 %",
     warns=True,
     kind=Kind.FINDING,
+    shorter=(
+        "each rank waits 61.6 ms a step for a CPU; fixing it wins up to 34 %",
+        "each rank waits 61.6 ms a step for a CPU",
+    ),
 )
 
 
@@ -78,6 +82,9 @@ SHORT_CPUS = FirstLine(
         (60, COLLECTS, "rank 1 collects garbage and computes 12.1 ms longer"),
         (60, AT_LINE, "rank 1 is at faults.py:87 for 70 % of its step"),
         (30, LATE, "rank 1 computes longer"),
+        (100, SHORT_CPUS,
+         "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; fixing it wins up to 34 %"),
+        (80, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU; fixing it wins up to 34 %"),
         (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),
     ],
 )  # fmt: skip

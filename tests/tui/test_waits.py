@@ -66,9 +66,9 @@ async def test_waiting_that_is_not_attributed_is_unknown_and_not_zero():
     ("job", "words"),
     [
         (lambda: waiting_job(late_ms=1),
-         "50 % of communication is hidden; 19.8 of 80.0 ms (25 %) is not. No rank is clearly late."),
+         "50 % of communication is hidden; 19.8 ms of 80.0 ms (25 %) is not. No rank is clearly late."),
         (lambda: running_job(1),
-         "93 % of communication is hidden; 2.0 of 72.0 ms (3 %) is not. Nothing to fix."),
+         "93 % of communication is hidden; 2.00 ms of 72.0 ms (3 %) is not. Nothing to fix."),
     ],
 )  # fmt: skip
 def test_without_a_late_rank_the_first_line_says_what_is_hidden(job, words):

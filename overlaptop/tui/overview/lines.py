@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import Window
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
-from overlaptop.report.who_is_late import who_is_late, why_unmeasured
+from overlaptop.report.who_is_late import Kind, who_is_late, why_unmeasured
 from overlaptop.text import duration, ordinal, plural, runs_of, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
 from overlaptop.tui.draw.segments import (
@@ -62,7 +63,11 @@ class FirstLineView(JobView):
         said = who_is_late(state.snapshot) if is_of_step else state.first_line
         if said is None:
             return []
-        more = plural(len(found), "finding") if width >= _WIDE_FIRST_LINE else ""
+        is_minor = (
+            said.kind in (Kind.HEALTHY, Kind.EXPOSED, Kind.SLACK) and trouble_of(state.snapshot) is None
+        )
+        noun = "minor finding" if is_minor else "finding"
+        more = plural(len(found), noun) if width >= _WIDE_FIRST_LINE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
         words = self._fitting(said.forms, width, line_width(right), (width, said.key))
         style = BOLD_WARNING if said.warns else TextStyle()
