@@ -47,7 +47,7 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
 
 
 def test_the_gain_stays_in_shorter_forms_before_the_reason():
-    title = "each rank waits 40.0 ms a step for a CPU: 2 ranks on 2 CPUs"
+    title = "each rank waits 40.0 ms a step for a CPU: 4 ranks share 2 CPUs"
     said = first_line(waiting_job(late_ms=0).tick(), [replace(found(40), title=title)])
     assert said.forms == (
         f"{title}; fixing it wins up to 50 % of the step (measured)",

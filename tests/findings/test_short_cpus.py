@@ -23,8 +23,8 @@ def test_short_cpus_are_told_where_all_ranks_wait_for_one():
     ("limit_percent", "says"),
     [
         (150, "its container may use 1.5 of 8 CPUs"),
-        (800, "2 ranks may use 8 CPUs"),
-        (None, "2 ranks may use 8 CPUs"),
+        (800, "other threads use the 8 CPUs of 2 ranks"),
+        (None, "other threads use the 8 CPUs of 2 ranks"),
     ],
 )
 def test_containers_limit_below_its_cpus_is_named(limit_percent, says):
@@ -40,7 +40,12 @@ def test_cpus_of_the_ranks_that_have_fewest_are_named():
         numa(1, cpu_set="8", cpu_nodes=(NodeShare(0, 1),)),
     ]
     title = the(waits(30, 25, facts=places), "short_cpus").title
-    assert title.endswith("for a CPU: 1 rank may use 1 CPU")
+    assert title.endswith("for a CPU: other threads use the 1 CPU of 1 rank")
+
+
+def test_fewer_cpus_than_ranks_are_named():
+    places = [numa(rank, cpu_set="0", cpu_nodes=(NodeShare(0, 1),)) for rank in range(2)]
+    assert the(waits(30, 25, facts=places), "short_cpus").title.endswith("for a CPU: 2 ranks share 1 CPU")
 
 
 @pytest.mark.parametrize("evidence", [waits(30, 2), waits(5, 5), waits(30, 30, steps=8)])

@@ -56,9 +56,9 @@ LAUNCHES = late_by("rank 1 is launch-bound: GPU idle 12.1 ms a step longer than 
 COLLECTS = late_by("rank 1 collects garbage and computes 12.1 ms a step longer than the others")
 AT_LINE = late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its step, rank 0 for 10 %")
 SHORT_CPUS = FirstLine(
-    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; "
+    "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; "
     "fixing it wins up to 34 % of the step (measured)",
-    "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; fixing it wins up to 34 %",
+    "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; fixing it wins up to 34 %",
     warns=True,
     kind=Kind.FINDING,
     shorter=(
@@ -83,7 +83,7 @@ SHORT_CPUS = FirstLine(
         (60, AT_LINE, "rank 1 is at faults.py:87 for 70 % of its step"),
         (30, LATE, "rank 1 computes longer"),
         (100, SHORT_CPUS,
-         "each rank waits 61.6 ms a step for a CPU: 2 ranks may use 2 CPUs; fixing it wins up to 34 %"),
+         "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; fixing it wins up to 34 %"),
         (80, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU; fixing it wins up to 34 %"),
         (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),
     ],

@@ -39,14 +39,21 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _fewest_cpus(evidence: Evidence) -> str:
-    """Return such as ``2 ranks may use 2 CPUs``: of the ranks with the fewest; empty if it is not known."""
+    """Return such as ``4 ranks share 2 CPUs``: of the ranks with the fewest; empty if it is not known. With
+    a CPU for each training thread, others must use it: ``other threads use the 2 CPUs of 2 ranks``.
+    """
     cpus = defaultdict(list)  # by CPU set: its size, once for each rank
     for view in evidence.ranks.values():
         if view.info is not None and view.numa is not None and view.numa.cpu_set:
             amount = sum(share.amount for share in view.numa.cpu_nodes)
             cpus[view.info.host, view.numa.cpu_set].append(amount)
     fewest = min(cpus.values(), key=lambda each: each[0] / len(each), default=None)
-    return f"{text.plural(len(fewest), 'rank')} may use {text.plural(fewest[0], 'CPU')}" if fewest else ""
+    if not fewest:
+        return ""
+    ranks, known = text.plural(len(fewest), "rank"), text.plural(fewest[0], "CPU")
+    return (
+        f"{ranks} share {known}" if fewest[0] < len(fewest) else f"other threads use the {known} of {ranks}"
+    )
 
 
 def _container_limit(evidence: Evidence) -> str:
