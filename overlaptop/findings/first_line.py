@@ -15,6 +15,8 @@ from overlaptop.text import whole_percent
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
 """Rules about the same wait as `who_is_late`."""
 
+NEARLY_ALL = 0.9
+"""Share of the collectives from which a late rank is named, whatever else gains more."""
 STAYS = 1.5
 """The shown finding stays until another line concerns this much more time."""
 
@@ -23,7 +25,8 @@ def first_line(
     snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = (), shown: str = ""
 ) -> FirstLine | None:
     """Return who is late and why, or that lateness costs nothing. The finding with the largest gain takes
-    its place if no rank is late, or if it gains more than the whole wait and deserves a warning.
+    its place if no rank is late in nearly all collectives, and it gains more than the whole wait and
+    deserves a warning.
 
     ``found``: of this moment, costliest first. ``listed``: earlier findings still shown. ``shown``: rule of
     the finding that is the first line now, and stays it until it gains clearly less.
@@ -49,6 +52,12 @@ def first_line(
         is_known = said.kind in (Kind.LATE, Kind.SLACK) or first.gain_ns <= WORTH_SHARE * totals.step_ns
         return said if is_known else _late_by([first])
     window = snapshot.wait_window
+    if (
+        said.kind is Kind.LATE
+        and window is not None
+        and any(each.rank == said.late_rank and each.share >= NEARLY_ALL for each in window.late)
+    ):
+        return said
     wait_ns = window.exposed_wait_ns if window is not None and said.kind is not Kind.SLACK else 0
     if first.rule in OF_WAITING:
         if said.kind is Kind.LATE or first.rule == "late_unexplained":

@@ -19,6 +19,11 @@ def found(gain_ms, rule="data_loading", why_late=False):
     return Finding(TITLE, "", "", Certainty.MEASURED, gain_ns, rule=rule, why_late=why_late)
 
 
+def late_in_most(number):
+    """Rank 2 is late in five of six steps."""
+    return 1 if number == 4 else 2
+
+
 @pytest.mark.parametrize(
     ("late_ms", "first", "is_said"),
     [
@@ -36,7 +41,7 @@ def found(gain_ms, rule="data_loading", why_late=False):
     ],
 )
 def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, is_said):
-    snapshot = waiting_job(late_ms=late_ms).tick()
+    snapshot = waiting_job(late_in_most, late_ms=late_ms).tick()
     said = first_line(snapshot, [first])
     if not is_said:
         assert said == who_is_late(snapshot)
@@ -75,12 +80,16 @@ def test_hidden_communication_has_the_sign_of_the_totals():
 
 
 def test_shown_finding_stays_until_it_gains_clearly_less():
-    snapshot = waiting_job(late_ms=16).tick()
+    snapshot = waiting_job(late_in_most, late_ms=16).tick()
     wait_ns = snapshot.wait_window.exposed_wait_ns
     for share, stays in ((0.9, True), (0.6, False)):
         near = replace(found(1), gain_ns=round(share * wait_ns))
         assert first_line(snapshot, [near]).kind is Kind.LATE
         assert (first_line(snapshot, [near], shown=near.rule).kind is Kind.FINDING) == stays
+
+
+def test_rank_that_is_late_in_nearly_all_collectives_is_named_first():
+    assert first_line(waiting_job().tick(), [found(40)]).late_rank == 2
 
 
 def test_nothing_to_fix_is_not_said_beside_findings():
