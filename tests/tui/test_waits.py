@@ -1,5 +1,6 @@
 """Who waits for whom: on the overview, in the timeline and in the list of collectives."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from .waits import split_step, waiting_job
 def first_line(text):
     """Below the header."""
     lines = [line.strip() for line in text.splitlines()]
-    return lines[next(at for at, line in enumerate(lines) if line.startswith("overlap ")) - 1]
+    return lines[next(at for at, line in enumerate(lines) if re.search("overlap [≤–0-9]", line)) - 1]
 
 
 @pytest.mark.parametrize(

@@ -115,21 +115,24 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         # The widest figure's width, so that later items do not move.
         return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
 
-    stall = item("stall", figures["stall"], 7)._replace(priority=1)  # exposed says nearly the same
+    stall = item("stall", figures["stall"], 7)._replace(priority=2)  # exposed says nearly the same
     seen = state.exact or totals.idle_ns is not None
-    known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
+    idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)._replace(priority=1)
+    speed_up = item("speed-up", figures["speed-up"], 20)
+    if width < _WIDE_TOTALS:
+        speed_up = item("speed-up", figures["speed-up"].partition(",")[0], 5)
     return [
+        *_bound(state),
         item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 7, BOLD, *_exposed_parts(state, width)),
         *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
         *([stall] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
-        *([known_idle] if seen else []),
-        item("speed-up", figures["speed-up"], 20),
+        *([idle] if seen else []),
+        speed_up,
         *_launching(state),
-        *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
+        *([] if seen else [idle]),
         *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
-        *_bound(state),
         *(_sampling(state) if width >= _WIDE_TOTALS else []),
         *_rule(state, width),
     ]
@@ -182,7 +185,7 @@ def _bound(state: ViewState) -> list[Item]:
     if state.past_step is not None:
         return []
     word = bound_by(state.snapshot, state.findings or (), state.first_line)
-    return [Item((bold(word),), 3)] if word else []
+    return [Item((bold(word),))] if word else []
 
 
 def _rule(state: ViewState, width: int) -> list[Item]:
@@ -205,7 +208,7 @@ def _sampling(state: ViewState) -> list[Item]:
         return []  # the lines above give the reason
     text = words.get(max(every), f"every {ordinal(max(every))} step measured")
     # Ranks report a change one after the other.
-    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 2)]
+    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 3)]
 
 
 class Legend(JobView):
