@@ -17,8 +17,10 @@ from overlaptop.findings.gains import EXPLAINS, STEADY, OwnTime, gain_ns, own_ti
 from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.findings.measures import (
+    Measure,
     busy_ns,
     computing_ns,
+    copying_ns,
     cpus_are_short,
     delayed_ns,
     excess,
@@ -40,6 +42,9 @@ SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
 """A wait costs nothing if the gain is below both shares."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
+OF_MEASURED = (computing_ns, busy_ns, idling_ns, unexplained_ns, copying_ns)
+OF_EACH_STEP = (loading_ns, delayed_ns, full_collections)
+"""Measures that unmeasured steps have, too."""
 
 
 class Cause(Enum):
@@ -47,6 +52,8 @@ class Cause(Enum):
 
     LOADING = "loading"
     """Its training thread waits for data."""
+    COPYING = "copying"
+    """Its GPU copies longer, with nothing beside the copies."""
     COLLECTING = "collecting"
     """Its interpreter collects garbage."""
     PLACEMENT = "placement"
@@ -105,14 +112,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank(Suspect):
-    """A rank that the others wait for.
-
-    Its excess over them per step, `computes_ns` to `delays_ns`, is
-
-    - the median over steps,
-    - negative if it takes less time than the others,
-    - None if not measured.
-    """
+    """A rank that the others wait for."""
 
     late_count: int
     collectives: int
@@ -125,16 +125,15 @@ class LateRank(Suspect):
     """Extra compute of the others while they wait; 0 if not clear."""
     beside_ns: int
     """Extra time of the others' communication beside compute."""
-    computes_ns: int | None
-    busy_ns: int | None
-    """As `computes_ns`; without a GPU, including the wait for a CPU."""
-    idle_ns: int | None
-    loads_ns: int | None
-    delays_ns: int | None
-    collections: float | None
-    """Mean excess of full garbage collections per step; None if not measured."""
+    excesses: Mapping[Measure, list[float]]
+    """By measure: its excess over the others in each step; negative if it takes less time."""
     passed_on_by: tuple[int, ...]
     """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
+
+    def excess_ns(self, measure: Measure) -> int | None:
+        """Return the median of its excess over the others; None: not measured."""
+        each = self.excesses[measure]
+        return round(median(each)) if each else None
 
     def gain_without(self, cause_ns: int | None = None) -> int:
         """Return how much shorter the step is without this cause, in ns; None: without any late rank."""
@@ -165,7 +164,7 @@ class LateRank(Suspect):
     @property
     def takes_ns(self) -> int:
         """Return its excess time between collectives, for any cause."""
-        return max(self.busy_ns or 0, self.idle_ns or 0)
+        return max(self.excess_ns(each) or 0 for each in (busy_ns, idling_ns, copying_ns))
 
     @property
     def takes_text(self) -> str:
@@ -249,22 +248,13 @@ def _late_rank(
     assert late is not None
     others = evidence.ranks.keys() - involved
     measured = [step.totals for step in evidence.steps]
-    counted = evidence.counted or measured  # unmeasured steps have counters, too
+    counted = evidence.counted or measured
     longer = {
-        name: excess(evidence, rank, others, measure, steps)
-        for name, measure, steps in (
-            ("computes", computing_ns, measured),
-            ("busy", busy_ns, measured),
-            ("idles", idling_ns, measured),
-            ("unexplained", unexplained_ns, measured),
-            ("loads", loading_ns, counted),
-            ("delays", delayed_ns, counted),
-            ("collections", full_collections, counted),
-        )
+        measure: excess(evidence, rank, others, measure, steps)
+        for measures, steps in ((OF_MEASURED, measured), (OF_EACH_STEP, counted))
+        for measure in measures
     }
-    middle = {name: round(median(each)) if each else None for name, each in longer.items()}
     slows_ns, beside_ns = _slows_ns(evidence, rank, others)
-    collections = longer["collections"]
     own = own_times(evidence, found, others, slows_ns)
     lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, asleep=True)
@@ -286,12 +276,7 @@ def _late_rank(
         wait_text=evidence.wait_text,
         slows_ns=slows_ns,
         beside_ns=beside_ns,
-        computes_ns=middle["computes"],
-        busy_ns=middle["busy"],
-        idle_ns=middle["idles"],
-        loads_ns=middle["loads"],
-        delays_ns=middle["delays"],
-        collections=sum(collections) / len(collections) if collections else None,
+        excesses=longer,
         passed_on_by=chain,
     )
 
@@ -300,7 +285,7 @@ def _cause(
     evidence: Evidence,
     rank: int,
     others: Collection[int],
-    longer: dict[str, list[float]],
+    longer: Mapping[Measure, list[float]],
     enough_ns: float,
     *,
     sleeps: bool,
@@ -310,26 +295,28 @@ def _cause(
     """
     if not enough_ns:
         return None
-    works_ns, idle_ns, loads_ns, delays_ns = (
-        steady_excess(longer[name]) for name in ("busy", "idles", "loads", "delays")
+    works_ns, idle_ns, copies_ns, loads_ns, delays_ns = (
+        steady_excess(longer[each]) for each in (busy_ns, idling_ns, copying_ns, loading_ns, delayed_ns)
     )
     info = evidence.ranks[rank].info
     if info is not None and info.compute_exact:
         loads_ns = min(loads_ns, idle_ns)  # CPU time beside a busy GPU costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING
+    if copies_ns >= max(enough_ns, works_ns, idle_ns):
+        return Cause.COPYING
     if max(works_ns, idle_ns) < enough_ns:
         return None
     if idle_ns > works_ns or on_host(info):
-        collects = longer["collections"]
+        collects = longer[full_collections]
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
     # Longer compute means a longer wait for a CPU, too.
-    if idle_ns > works_ns or median(longer["computes"]) < enough_ns:
+    if idle_ns > works_ns or median(longer[computing_ns]) < enough_ns:
         # Sleep is the remainder of a step, so the noise of all other parts adds up in it.
-        sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
+        sleeps_ns = steady_excess(longer[unexplained_ns], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
             return None
         if delays_ns >= sleeps_ns:
@@ -342,7 +329,7 @@ def _cause(
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
-    return Cause.UNEVEN if _varies(longer["computes"]) else Cause.COMPUTING
+    return Cause.UNEVEN if _varies(longer[computing_ns]) else Cause.COMPUTING
 
 
 def _slows_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:

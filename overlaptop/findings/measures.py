@@ -18,6 +18,7 @@ def _counter(name: str) -> Measure:
 
 loading_ns, delayed_ns, cpu_ns = map(_counter, ("loading_ns", "delayed_ns", "cpu_ns"))
 full_collections, hidden_ns = map(_counter, ("full_collections", "hidden_ns"))
+copying_ns = _counter("copy_only_ns")
 
 
 def on_host(info: RankInfo | None) -> bool:

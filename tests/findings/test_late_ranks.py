@@ -22,7 +22,7 @@ from .jobs import rules as all_rules
 LATE = 1
 MINE = {
     "data_loading", "garbage_collection", "jitter", "late_launch", "launch_bound", "low_clock", "placement",
-    "slow_compute", "uneven_batches", "busy_cpu",
+    "slow_compute", "slow_copies", "uneven_batches", "busy_cpu",
 }  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def test_where_nobody_is_late_nothing_is_found(what):
 CAUSES = {
     "slow_compute": lambda: job(late(("compute", 20))),
     "uneven_batches": lambda: job(late(("compute", 20), amount=lambda number: 0.2 + number % 4)),
+    "slow_copies": lambda: job(late(("copy", 20))),
     "late_launch": lambda: job(late(("idle", 20)), launch_lead_ns=of_late(30 * MS, 30 * MS)),
     "launch_bound": lambda: job(
         late(*[("compute", 0.1), ("idle", 0.5)] * 40), launch_lead_ns=of_late(0, 9 * MS)

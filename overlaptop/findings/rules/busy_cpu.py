@@ -7,12 +7,14 @@ from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by
+from overlaptop.findings.measures import delayed_ns
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for late in late_by(evidence, Cause.DELAYED):
-        does = _does(late.delays_ns, late.whose)
-        yield late.finding(does, late.delays_ns, _advice(evidence, late.rank), Certainty.MEASURED)
+        delays_ns = late.excess_ns(delayed_ns)
+        does, advice = _does(delays_ns, late.whose), _advice(evidence, late.rank)
+        yield late.finding(does, delays_ns, advice, Certainty.MEASURED)
     if (slow := slow_by(evidence, Cause.DELAYED)) is not None:
         yield slow.finding(_does(slow.longer_ns, slow.whose), _advice(evidence, slow.rank))
 

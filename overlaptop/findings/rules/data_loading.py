@@ -11,7 +11,7 @@ from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by
-from overlaptop.findings.measures import on_host
+from overlaptop.findings.measures import loading_ns, on_host
 from overlaptop.findings.stalls import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
@@ -24,7 +24,8 @@ ADVICE = (
 def look(evidence: Evidence) -> Iterable[Finding]:
     late = late_by(evidence, Cause.LOADING)
     for each in late:
-        yield each.finding(_does(each.loads_ns, each.versus), each.loads_ns, ADVICE, Certainty.MEASURED)
+        loads_ns = each.excess_ns(loading_ns)
+        yield each.finding(_does(loads_ns, each.versus), loads_ns, ADVICE, Certainty.MEASURED)
     if (slow := slow_by(evidence, Cause.LOADING)) is not None:
         yield slow.finding(_does(slow.longer_ns, slow.versus), ADVICE)
         return

@@ -5,13 +5,14 @@ Collections of the younger generations take microseconds and are not counted.
 
 from collections.abc import Iterable
 from operator import attrgetter
-from statistics import median
+from statistics import fmean, median
 
 from overlaptop import text
 from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, late_ranks
+from overlaptop.findings.measures import full_collections
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
@@ -26,8 +27,9 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late_by(evidence, Cause.COLLECTING):
+        collections = fmean(each.excesses[full_collections])
         yield each.finding(
-            f" makes {each.collections:.1f} garbage collections a step more than {each.versus}",
+            f" makes {collections:.1f} garbage collections a step more than {each.versus}",
             each.takes_ns,
             ADVICE,
             Certainty.LIKELY,

@@ -12,7 +12,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, LateRank, late_by
 from overlaptop.findings.launching import is_launch_bound, longest_pause
 from overlaptop.findings.lines import SlowLine
-from overlaptop.findings.measures import on_host
+from overlaptop.findings.measures import idling_ns, on_host
 from overlaptop.wire.messages import RankInfo
 
 SLEEPS = "sleeping, reading, logging, a lock"
@@ -23,7 +23,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         info = evidence.ranks[late.rank].info
         what = "training thread sleeps" if on_host(info) else "GPU is idle"
         yield late.finding(
-            f"'s {what} {text.duration(late.idle_ns)} a step longer than {late.whose}",
+            f"'s {what} {text.duration(late.excess_ns(idling_ns))} a step longer than {late.whose}",
             _idle_ns(evidence, late),
             _advice(late.line, info),
             Certainty.LIKELY,
@@ -38,10 +38,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _idle_ns(evidence: Evidence, late: LateRank) -> int | None:
     """Return the excess to remove: of a launch-bound rank, only what it sleeps at a line."""
-    line = late.line
-    if late.idle_ns is None or line is None or not is_launch_bound(evidence, late.rank):
-        return late.idle_ns
-    return min(late.idle_ns, round((line.share - line.others_share) * evidence.step_ns))
+    line, idle_ns = late.line, late.excess_ns(idling_ns)
+    if idle_ns is None or line is None or not is_launch_bound(evidence, late.rank):
+        return idle_ns
+    return min(idle_ns, round((line.share - line.others_share) * evidence.step_ns))
 
 
 def _advice(line: SlowLine | None, info: RankInfo | None) -> str:

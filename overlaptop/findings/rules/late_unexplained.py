@@ -15,7 +15,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, STEADY
 from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks
 from overlaptop.findings.lines import SlowLine
-from overlaptop.findings.measures import cpus_are_short
+from overlaptop.findings.measures import busy_ns, cpus_are_short, idling_ns
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.findings.settings import obeys_commands
 from overlaptop.fleet.waits import LATE_SHARE, MOST
@@ -77,7 +77,7 @@ def _has_just_begun(caused_ns: Sequence[int]) -> bool:
 
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
-    seen = any(each.busy_ns is not None or each.idle_ns is not None for each in late)
+    seen = any(each.excesses[busy_ns] or each.excesses[idling_ns] for each in late)
     unseen = "ranks' compute and idle times are not seen"
     if len(late) == 1:
         return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"

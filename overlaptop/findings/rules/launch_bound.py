@@ -8,6 +8,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, late_ranks
 from overlaptop.findings.launching import is_launch_bound, short_pauses_ns
+from overlaptop.findings.measures import idling_ns
 
 ADVICE = (
     "launch less: torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, a larger "
@@ -17,9 +18,10 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late_by(evidence, Cause.LAUNCHING):
+        idle_ns = each.excess_ns(idling_ns)
         yield each.finding(
-            f" is launch-bound: GPU idle {text.duration(each.idle_ns)} a step longer than {each.whose}",
-            each.idle_ns,
+            f" is launch-bound: GPU idle {text.duration(idle_ns)} a step longer than {each.whose}",
+            idle_ns,
             f"top shows what else runs on its CPUs; {ADVICE}",
             Certainty.LIKELY,
         )
@@ -27,13 +29,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return
-    idle_ns = [short_pauses_ns(evidence, rank) for rank in evidence.ranks]
+    idles_ns = [short_pauses_ns(evidence, rank) for rank in evidence.ranks]
     leads = [each.launch_lead_ns for step in evidence.steps for each in step.totals.values()]
     lead_ns = median(lead for lead in leads if lead is not None)
     yield Finding(
-        title=f"the CPU launches too slowly: GPUs are idle {text.duration(median(idle_ns))} a step",
+        title=f"the CPU launches too slowly: GPUs are idle {text.duration(median(idles_ns))} a step",
         measured=f"it is {text.duration(lead_ns)} ahead of the GPU when a step ends, in the median",
         advice=ADVICE,
         certainty=Certainty.LIKELY,
-        gain_ns=round(min(idle_ns)),
+        gain_ns=round(min(idles_ns)),
     )

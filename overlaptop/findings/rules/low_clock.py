@@ -7,6 +7,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, clock_share, late_by
+from overlaptop.findings.measures import computing_ns
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
@@ -15,11 +16,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         samples = evidence.ranks[late.rank].samples
         reasons = Counter(reason for sample in samples for reason in sample.throttle_reasons or ())
         why = f", reduced by {', '.join(sorted(reasons))}" if reasons else ""
+        longer_ns = late.excess_ns(computing_ns)
         yield late.finding(
             f"'s GPU runs at {text.whole_percent(share)} of {late.whose} clock",
-            late.computes_ns,
+            longer_ns,
             "nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows which limit it hits; look at its "
             "cooling, raise its power limit, or take another GPU",
             Certainty.MEASURED if reasons else Certainty.LIKELY,
-            f"it computes {text.duration(late.computes_ns)} a step longer{why}",
+            f"it computes {text.duration(longer_ns)} a step longer{why}",
         )

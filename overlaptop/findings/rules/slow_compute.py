@@ -7,7 +7,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, LateRank, late_by
-from overlaptop.findings.measures import on_host
+from overlaptop.findings.measures import computing_ns, on_host
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "
@@ -26,9 +26,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             advice = f"look at {late.line.place}; {ON_CPU}"
         else:
             advice = ON_CPU if is_on_host else ON_GPU
+        longer_ns = late.excess_ns(computing_ns)
         yield late.finding(
-            f" computes {text.duration(late.computes_ns)} a step longer than {late.versus}{threads}",
-            late.computes_ns,
+            f" computes {text.duration(longer_ns)} a step longer than {late.versus}{threads}",
+            longer_ns,
             advice,
             Certainty.LIKELY,
         )

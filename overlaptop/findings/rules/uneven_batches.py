@@ -24,10 +24,11 @@ ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by le
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late_by(evidence, Cause.UNEVEN):
+        longer_ns = each.excess_ns(computing_ns)
         yield each.finding(
-            f" computes {text.duration(each.computes_ns)} a step longer than {each.versus}, by a different "
-            "time in each",
-            each.computes_ns,
+            f" computes {text.duration(longer_ns)} a step longer than {each.versus}, by a different time "
+            "in each",
+            longer_ns,
             ADVICE,
             Certainty.POSSIBLE,
         )
