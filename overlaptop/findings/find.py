@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
+from math import inf
 from pkgutil import iter_modules
 
 from overlaptop.findings import rules
@@ -19,18 +20,21 @@ MENDS_HOST = (
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings that gain something, largest first. Slow hosts limit the gain of GPUs."""
-    most_ns = most_by_gpus_ns(evidence)
+    """Return the findings that gain something, largest first. A gain is at most the step, and a GPU's at
+    most the time hosts leave.
+    """
+    step_ns = evidence.step_ns if evidence.steps else inf
+    by_gpus_ns = min(step_ns, most_by_gpus_ns(evidence))
     every: list[Finding] = []
     for name, rule in RULES.items():
         for each in rule.look(evidence):
             gain_ns = each.gain_ns
-            is_of_gpus = not each.why_late and name not in MENDS_HOST
-            if gain_ns is not None and is_of_gpus and gain_ns > most_ns:
+            most_ns = step_ns if each.why_late or name in MENDS_HOST else by_gpus_ns
+            if gain_ns is not None and gain_ns > most_ns:
                 gain_ns = round(most_ns)
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns))
-    every.sort(key=lambda each: (-(each.gain_ns or -1), each.rule, each.ranks))
+    every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))
     found: list[Finding] = []
     for each in every:
         if OPPOSITES.get(each.rule) not in {other.rule for other in found}:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from pathlib import PurePath
 
 from overlaptop.records import FindingRecord, shared
@@ -58,6 +59,15 @@ class Finding:
     def warns(self) -> bool:
         """Return whether a known cause costs the job something."""
         return self.certainty is not Certainty.POSSIBLE and self.gain_ns != 0
+
+    @property
+    def order_ns(self) -> float:
+        """Return the gain, by which findings are sorted. Unknown, it is the smallest, or the largest if the
+        finding says why a rank is late.
+        """
+        if self.gain_ns is None:
+            return inf if self.why_late else -1
+        return self.gain_ns or -1
 
     @property
     def headline(self) -> str:

@@ -71,7 +71,7 @@ def first_line(
     return FirstLine(
         f"{title}{wins} of the step ({first.certainty.value})",
         f"{title}{wins}",
-        warns=True,
+        warns=first.warns,
         rule=first.rule,
         kind=Kind.FINDING,
         shorter=(f"{short}{wins}", title, short),

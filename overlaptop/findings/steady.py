@@ -46,7 +46,7 @@ class _Held:
     """Found in each look since then, unless it is shown."""
     first_step: int
     """The snapshot's `first_step` when it was last found."""
-    cost_ns: int
+    cost_ns: float
     """The sort key."""
     shown: bool
     gone_ns: int | None = None
@@ -77,9 +77,9 @@ class SteadyFindings:
             held.finding, held.first_step, held.gone_ns = each, first_step, None
             is_weak = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
             held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_weak else HOLD_NS)
-            gain_ns = each.gain_ns or -1
-            if not gain_ns * REORDER > held.cost_ns > gain_ns / REORDER:
-                held.cost_ns = gain_ns
+            cost_ns = each.order_ns
+            if not cost_ns * REORDER > held.cost_ns > cost_ns / REORDER:
+                held.cost_ns = cost_ns
         for key in self._held.keys() - now.keys():
             held = self._held[key]
             held.gone_ns = at_ns if held.gone_ns is None else held.gone_ns

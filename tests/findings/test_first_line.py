@@ -79,6 +79,13 @@ def test_hidden_communication_has_the_sign_of_the_totals():
     assert who_is_late(job.tick()).words.startswith("≤50 % of communication is hidden; 19.8 ms of 80.0 ms")
 
 
+def test_possible_cause_raises_no_alarm():
+    possible = replace(found(40), certainty=Certainty.POSSIBLE)
+    said = first_line(waiting_job(late_ms=0).tick(), [possible])
+    assert said.words.endswith("(possible)")
+    assert not said.warns
+
+
 def test_shown_finding_stays_until_it_gains_clearly_less():
     snapshot = waiting_job(late_in_most, late_ms=16).tick()
     wait_ns = snapshot.wait_window.exposed_wait_ns

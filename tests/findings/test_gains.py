@@ -1,19 +1,22 @@
 """What mending wins: how much shorter the step would be, whatever ranks wait."""
 
 import random
+from dataclasses import replace
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
 from overlaptop.findings.evidence import evidence_of
-from overlaptop.findings.find import find
+from overlaptop.findings.find import RULES, find
+from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, trailing
 from overlaptop.findings.measures import computing_ns
 from tests.fleet.builders import MS, stacks
 from tests.fleet.pipeline import gpipe, seen
 
-from .jobs import OPTIMIZER_MS, TRANSFER_MS, job
+from .jobs import OPTIMIZER_MS, TRANSFER_MS, healthy, job, the
 from .test_late_ranks import host
 
 LATE = 1
@@ -169,3 +172,18 @@ def test_who_mends_one_of_two_late_ranks_waits_for_the_other():
     assert {each.rank for each in late} == {1, 2}
     assert [each.gain_without(30 * MS) for each in late] == pytest.approx([15 * MS, 15 * MS], abs=MS)
     assert [each.gain_without() for each in late] == pytest.approx([30 * MS, 30 * MS], abs=MS)
+
+
+def test_gain_is_at_most_the_step(monkeypatch):
+    each = Finding("", "", "", Certainty.LIKELY, 42 * 10**12)
+    monkeypatch.setitem(RULES, "greedy", SimpleNamespace(look=lambda evidence: [each]))
+    evidence = job(healthy)
+    assert the(evidence, "greedy").gain_ns == evidence.step_ns
+
+
+def test_unknown_gain_is_last_unless_it_is_of_a_late_rank(monkeypatch):
+    unknown = Finding("", "", "", Certainty.LIKELY)
+    every = [unknown, replace(unknown, gain_ns=MS), replace(unknown, why_late=True)]
+    monkeypatch.setitem(RULES, "example", SimpleNamespace(look=lambda evidence: every))
+    found = [each for each in find(job(healthy)) if each.rule == "example"]
+    assert [(each.gain_ns, each.why_late) for each in found] == [(None, True), (MS, False), (None, False)]
