@@ -189,6 +189,12 @@ def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
     return Trouble(kind, (first.rank,), first.at_ns, first.failure, others, exit_code=first.exit_code)
 
 
+def hang_at_end(ranks: Sequence[RankView]) -> Hang | None:
+    """Return where the ranks hung when they ended; None: they did not."""
+    hung = {view.rank: view.stalled for view in ranks if view.stalled is not None and view.stalled.hung}
+    return hang_of(hung, frozenset()) if hung else None
+
+
 def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:
     """Return when the newest step ended, at most its arrival, in case its rank's clock is ahead."""
     return max(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from overlaptop.hub.reader_queue import KEPT, Frame, make_frame
+from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.gathering import Gather
@@ -150,6 +151,13 @@ class JobHistory:
     @property
     def ends(self) -> list[bytes]:
         return [of_rank.end for of_rank in self._in_order if of_rank.end is not None]
+
+    @property
+    def is_hung(self) -> bool:
+        """Return whether a rank last reported that no step ends."""
+        payloads = (of_rank.facts.get(RankStalled) for of_rank in self._in_order)
+        last = (decode(payload) for payload in payloads if payload is not None)
+        return any(isinstance(each, RankStalled) and each.hung for each in last)
 
     @property
     def _in_order(self) -> list[_RankHistory]:

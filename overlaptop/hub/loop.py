@@ -377,7 +377,14 @@ class Hub:
         try:
             if self._job_ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
-                ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
+                ended = LastEnd(
+                    self._options.script,
+                    time.time_ns(),
+                    len(ends),
+                    ends,
+                    self._record.job,
+                    hung=self._history.is_hung,
+                )
                 last_end.write(ended, self._began_ns)
                 self._black_box.end(self._now_s)
         except Exception as error:  # noqa: BLE001 - the folder must be removed after any error

@@ -31,6 +31,9 @@ class LastEnd(msgspec.Struct, frozen=True):
     stopped_ns: UnixNs = 0
     """When the overlaptop that had started the job began to end it. 0 if it did not."""
 
+    hung: bool = False
+    """True if no step had ended for a while."""
+
     @property
     def stopped(self) -> bool:
         """Whether it did, and no rank had failed before."""

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 from overlaptop.fleet.hang_cause import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.fleet.trouble import Kind, Trouble, first_of
+from overlaptop.fleet.trouble import Kind, Trouble, first_of, hang_at_end
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import signal_name
 from overlaptop.records import TroubleRecord
 from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable, runs
+from overlaptop.wire.messages import RankEnd
 
+ENDED_WELL, INTERRUPTED = "every rank ended well", "interrupted (SIGINT)"
+_HUNG_BEFORE = " while no step ended"
 MOST_NAMED = 3
 """Most runs of ranks that are listed; the ranks of more are counted."""
 MOST_LINES = 3
@@ -43,10 +46,27 @@ def of_last(end: LastEnd, now_ns: int) -> str:
     if end.stopped:
         how = "the overlaptop that had started it ended it"
     else:
-        how = in_full(trouble) if trouble is not None else "every rank ended well"
+        how = in_full(trouble) if trouble is not None else _ended(end.ends)
+        if end.hung and trouble is None:
+            how += f"{_HUNG_BEFORE}; overlaptop report says where"
     return printable(
         f"the last one, {end.script}, ended {age(max(0, now_ns - end.ended_ns) / 1e9)} ago: {how}"
     )
+
+
+def ended_well(ranks: Sequence[RankView]) -> str:
+    """Return how ranks ended of which none failed: ``every rank ended well``, or ``interrupted (SIGINT)``
+    and the hang before.
+    """
+    how, hang = _ended([view.end for view in ranks if view.end is not None]), hang_at_end(ranks)
+    if how == ENDED_WELL or hang is None:
+        return how
+    blamed = f": {_hang(hang)[0]}" if hang.blame is not Blame.NO_COLLECTIVE else ""
+    return printable(f"{how}{_HUNG_BEFORE}{blamed}")
+
+
+def _ended(ends: Sequence[RankEnd]) -> str:
+    return INTERRUPTED if any(end.interrupted for end in ends) else ENDED_WELL
 
 
 def in_full(trouble: Trouble) -> str:
@@ -113,7 +133,7 @@ def endings(view: RankView, first: Trouble | None) -> list[str]:
     """Return `ending`, then shorter forms: ``SIGTERM after rank 1``, ``SIGTERM``."""
     end = view.end
     if end is None or not end.failed:
-        return ["ended"]
+        return [INTERRUPTED, "interrupted"] if end is not None and end.interrupted else ["ended"]
     after = f" after {_who(first)}" if first is not None and view.rank not in first.ranks else ""
     if end.failure:
         said = [printable(f"failed{after}: {end.failure}"), f"failed{after}", "failed"]

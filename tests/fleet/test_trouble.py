@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, first_failure, trouble_of
-from overlaptop.report.troubles import color, endings, in_brief, in_full, wordings
+from overlaptop.report.troubles import color, ended_well, endings, in_brief, in_full, wordings
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 
 from .builders import T0, S, info, status, step, welcome
@@ -153,6 +153,20 @@ def test_ctrl_c_is_no_failure(job, end):
     assert job.trouble is None
     job.send(RankEnd(1, T0 + 1, clean=True, failure="ValueError: x", exit_code=1))
     assert job.words == (Kind.FAILED, (1,))
+
+
+def test_interrupted_hang_is_told_from_a_good_end(job):
+    def ranks():
+        return job.fleet.snapshot().ranks
+
+    job.send(*(RankEnd(rank, T0, clean=True, exit_code=0) for rank in (0, 1)))
+    assert ended_well(ranks()) == "every rank ended well"
+    job.send(*(RankEnd(rank, T0, True, "KeyboardInterrupt", -2) for rank in (0, 1)))
+    assert ended_well(ranks()) == "interrupted (SIGINT)"
+    assert endings(ranks()[0], None)[0] == "interrupted (SIGINT)"
+    waits = GroupCalls("0", (0, 1), (IssuedCall("allreduce", 4, 7, T0),))
+    job.send(RankStalled(0, True, (waits,)), RankStalled(1, True))
+    assert "(SIGINT) while no step ended: rank 1 has not entered" in ended_well(ranks())
 
 
 def test_where_all_ended_by_one_signal_no_rank_is_blamed(job):

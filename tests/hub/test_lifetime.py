@@ -26,7 +26,16 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.joining import Join, Watch
-from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    HubStatus,
+    Notice,
+    RankEnd,
+    RankInfo,
+    RankStalled,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)  # fmt: skip
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.processes import eventually, runs
 
@@ -178,10 +187,12 @@ def test_last_end_has_ends_from_before_and_with_the_hub(hubs, make_rank):
     last_end.write(LastEnd("train.py", now_ns, 1, (early,), record.job), 0)
     rank = make_rank(0).greet()
     late = RankEnd(0, now_ns + 10**9, True, "ValueError: boom", 1)
+    rank.send(RankStalled(0, hung=True))
     rank.send(late)
     eventually(lambda: not runs(record.hub_pid))
     known = last_end.read()
     assert (known.ends, known.ranks, known.script) == ((early, late), 2, record.script)
+    assert known.hung
     with pytest.raises(CommandError, match=r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "):
         join(None)
 

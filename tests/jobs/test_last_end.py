@@ -36,6 +36,16 @@ def test_job_that_its_starter_ended_is_no_failure():
         assert ("all ranks killed by SIGTERM" in words) != is_stop
 
 
+def test_interrupted_hang_is_told():
+    end = RankEnd(0, 200, clean=True, failure="KeyboardInterrupt", exit_code=-2)
+    for hung, words in (
+        (False, "SIGINT)"),
+        (True, "SIGINT) while no step ended; overlaptop report says where"),
+    ):
+        last_end.write(LastEnd("train.py", 200, 1, (end,), "job-1", hung=hung), 100)
+        assert of_last(last_end.read(), 200).endswith(f"ago: interrupted ({words}")
+
+
 def test_failure_before_the_stop_is_told():
     ends = tuple(RankEnd(rank, 200 + rank, clean=False, exit_code=-9 - 6 * rank) for rank in (0, 1))
     last_end.write(LastEnd("train.py", 201, 2, ends, "job-1"), 100)

@@ -142,7 +142,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         words = next((each for each in said if line_width((Segment(each),)) + 2 <= width), said[-1])
         left.insert(0, Item((Segment(f" {words}", style),)))
     elif snapshot.hub_state is HubState.ENDED and all(view.ended for view in snapshot.ranks):
-        left.append(Item((bold(" every rank ended well"),)))
+        left.append(Item((bold(f" {troubles.ended_well(snapshot.ranks)}"),)))
     if snapshot.hub_note:
         left.append(Item((Segment(f" {snapshot.hub_note}", warning),)))
     for each in snapshot.commands[-1:]:
