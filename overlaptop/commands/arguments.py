@@ -37,13 +37,11 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
             "host", nargs="*", metavar="HOST", help="the job's host (default: this machine)"
         )
     else:
-        add(
-            "--host",
-            action="append",
-            default=[],
-            metavar="HOST",
-            help="the job's host; repeat it for several",
-        )
+        parser.set_defaults(host=[])
+    add(
+        "--host", action="append", default=[], dest="more_hosts", metavar="HOST",
+        help="the job's host; repeat it for several",
+    )  # fmt: skip
     add("--hosts", type=Path, metavar="FILE", help="a file of hosts, one a line; # begins a comment")
     add(
         "--via",
@@ -68,7 +66,8 @@ def hosts_of(options: argparse.Namespace) -> "Hosts | None":
 
     Raises CommandError with status 2 for an invalid host, and for options that need a host.
     """
-    if not (options.host or options.hosts or options.via):
+    words = [*options.host, *options.more_hosts]
+    if not (words or options.hosts or options.via):
         for option in ("python", "remote-dir", "rate"):
             if vars(options)[option.replace("-", "_")]:
                 raise CommandError(f"--{option} goes with a host", 2)
@@ -77,7 +76,7 @@ def hosts_of(options: argparse.Namespace) -> "Hosts | None":
     from overlaptop.remote import targets
 
     try:
-        found = targets.named(options.host, options.hosts, options.via)
+        found = targets.named(words, options.hosts, options.via)
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
     except OSError as fault:

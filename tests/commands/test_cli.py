@@ -111,6 +111,7 @@ USAGE_ERRORS = {
         ("", "the dashboard needs a terminal"),
         ("--theme nonsense", "no theme 'nonsense'; there are: "),
         ("--once ftp://gpu-a", "there is no ftp://"),
+        ("--once gpu-a --host ftp://gpu-b", "there is no ftp://"),
         ("--once --hosts /no/such/file", "--hosts /no/such/file: No such file or directory"),
         ("--once --via '", "no closing quotation"),
         ("--once --python /opt/py", "--python goes with a host"),
