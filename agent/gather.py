@@ -36,12 +36,17 @@ class HubGathering:
         agent's thread.
         """
         place, answer = sender.place, sender.gathered
-        if place.local_world_size == place.world_size or not (place.starts_hub or place.rank == 0):
+        if not (place.starts_hub or place.rank == 0):
             return
-        if answer is not None and answer.refusal != self._refusal:
-            self._refusal = answer.refusal
-            warn(f"--gather: {self._refusal}")
-            self._notice("warning", f"--gather: {self._refusal}")
+        if place.local_world_size == place.world_size:
+            here, master = os.environ.get("LOCAL_WORLD_SIZE"), _master_host()
+            if here not in (None, str(place.world_size)) and placement.is_loopback(master):
+                self._refuse(
+                    f"MASTER_ADDR {master} is each node itself: set it to the first node's address"
+                )
+            return
+        if answer is not None:
+            self._refuse(answer.refusal)
         if place.rank == 0:
             if answer is not None and self._address is None:
                 self._address = answer.host, answer.port
@@ -55,6 +60,13 @@ class HubGathering:
             self._start(self._look)
         if self._address is not None and self._address[1]:
             sender.put_state(Gather(place.rank, False, *self._address))
+
+    def _refuse(self, why: str) -> None:
+        """Say why nodes are not gathered, once; empty: they are."""
+        is_new, self._refusal = why != self._refusal, why
+        if why and is_new:
+            warn(f"--gather: {why}")
+            self._notice("warning", f"--gather: {why}")
 
     def _start(self, use_store: Callable[[], None]) -> None:
         """Call this on a thread of its own: the store may block."""

@@ -90,7 +90,7 @@ def of_process_group(
 
 
 def _local_world_size(world_size: int, environ: Mapping[str, str]) -> int | None:
-    if _is_loopback(environ.get("MASTER_ADDR", "")):
+    if is_loopback(environ.get("MASTER_ADDR", "")):
         return world_size
     is_of_this_job = environ.get("WORLD_SIZE") == str(world_size)
     return _number(environ, "LOCAL_WORLD_SIZE") if is_of_this_job else None
@@ -154,7 +154,7 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
     shared = "\0".join(environ.get(name, "") for name in names)
     if not shared.strip("\0"):
         return process_key(os.getpid())
-    if _is_loopback(environ.get("MASTER_ADDR", "")):
+    if is_loopback(environ.get("MASTER_ADDR", "")):
         shared += "\0" + _machine()
     return _digest(shared, 12)
 
@@ -181,7 +181,7 @@ def _machine() -> str:
     return f"{socket.gethostname()}\0{booted}"
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("localhost", "::1")
 
 
@@ -194,7 +194,7 @@ def node_count(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) ->
     members = tuple(ranks)
     if not members:
         return None
-    if _is_loopback(environ.get("MASTER_ADDR", "")):
+    if is_loopback(environ.get("MASTER_ADDR", "")):
         return 1
     rank, local_rank = _number(environ, "RANK"), _number(environ, "LOCAL_RANK")
     local_world_size = _number(environ, "LOCAL_WORLD_SIZE")

@@ -206,7 +206,7 @@ def check_gather(_machine: Machine) -> Iterator[CheckRecord]:
         read_key()
     except GatherError as reason:
         if not (VARIABLE in os.environ or key_path().exists()):
-            yield ok("key", "none: only jobs with --gather need one, which `overlaptop key` makes")
+            yield ok("key", "none: jobs with --gather need one on all nodes; `overlaptop key` makes it")
         else:
             yield warning("key", str(reason))
     else:

@@ -28,5 +28,5 @@ def run(_options: argparse.Namespace) -> int:
         path = make_key()
     except GatherError as refusal:
         raise CommandError(str(refusal)) from refusal
-    print_message(f"wrote {path}; all nodes of a job with --gather need it")
+    print_message(f"wrote {path}; without a shared home, copy it to all nodes of the job: scp -p")
     return 0

@@ -50,6 +50,17 @@ def test_a_refusal_is_said_once():
     assert fakes.states == [Gather(0, True, "node-a", 0)]
 
 
+def test_a_loopback_address_of_two_nodes_is_refused(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    fakes = Fakes(0, local_world_size=2)  # by the address, all ranks are here
+    fakes.serve()
+    fakes.serve()
+    [said] = fakes.notices
+    assert "set it to the first node's address" in said
+    assert fakes.states == []
+
+
 @pytest.mark.parametrize(
     "place", [{"local_world_size": 2}, {"local_rank": 1, "starts_hub": False, "world_size": 4}]
 )

@@ -8,7 +8,10 @@ def test_a_key_is_written_once_and_never_printed(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     first, second = run_here("key"), run_here("key")
     assert (first.returncode, first.stdout) == (0, "")
-    assert first.stderr == f"overlaptop: wrote {key_path()}; all nodes of a job with --gather need it\n"
+    words = (
+        f"overlaptop: wrote {key_path()}; without a shared home, copy it to all nodes of the job: scp -p\n"
+    )
+    assert first.stderr == words
     assert second.returncode == 1
     assert second.stderr == f"overlaptop: {key_path()} exists: remove it first to replace the key\n"
     assert read_key().hex() not in first.stderr + second.stderr

@@ -101,7 +101,7 @@ def test_machine_on_which_all_is_well_has_a_line_each(scene, socket_dir):
     assert {name: check.finding for name, check in found.items()} == {
         "sockets": f"{socket_dir}, ours, mode 0700",
         "jobs": "none runs here",
-        "key": "none: only jobs with --gather need one, which `overlaptop key` makes",
+        "key": "none: jobs with --gather need one on all nodes; `overlaptop key` makes it",
         "terminal": "xterm-256color, 120x40",
         "unicode": "the locale is C.UTF-8",
         "ssh": "/usr/bin/ssh",
