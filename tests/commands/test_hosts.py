@@ -171,9 +171,7 @@ def test_table_has_hosts_and_marks_ranks_out_of_reach():
     assert "(12 s)  the connection broke  ranks 2-3" in page
 
 
-def test_steps_that_are_long_over_are_not_the_newest_of_a_host(
-    monkeypatch,
-):
+def test_steps_that_are_long_over_are_not_the_newest_of_a_host(monkeypatch):
     monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     cluster = Cluster("gpu-a")
     session = cluster.live()
@@ -193,9 +191,7 @@ def test_steps_that_are_long_over_are_not_the_newest_of_a_host(
     assert settle(session).ranks[0].last.step == 1290
 
 
-def test_lost_host_is_reported_beside_records(
-    capsys,
-):
+def test_lost_host_is_reported_beside_records(capsys):
     cluster = Cluster("gpu-a", "gpu-b")
     session = cluster.live()
     lost = set()

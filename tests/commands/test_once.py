@@ -119,13 +119,7 @@ class LongSteps(PlayedSession):
     ],
 )
 def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
-    step_s,
-    every,
-    stands,
-    said,
-    limit_s,
-    monkeypatch,
-    capsys,
+    step_s, every, stands, said, limit_s, monkeypatch, capsys
 ):
     clock = Clock()
     monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
@@ -239,9 +233,7 @@ def page_of_one_of_two(**changes):
     return render(settle(PlayedSession([welcome(), rank_info(0, **changes), status(), totals(0, 1)])))
 
 
-def test_rank_without_an_agent_is_told_from_one_elsewhere(
-    monkeypatch,
-):
+def test_rank_without_an_agent_is_told_from_one_elsewhere(monkeypatch):
     monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     page = page_of_one_of_two(local_world_size=2)
     assert cells(page, 1)[-1] == "no agent"

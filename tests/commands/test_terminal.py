@@ -93,9 +93,7 @@ def jobs_are(condition):
 
 
 @pytest.mark.timeout(300)
-def test_dashboard_turns_to_another_workload_and_ends_both(
-    traces,
-):
+def test_dashboard_turns_to_another_workload_and_ends_both(traces):
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
         terminal.read_until(STEPS)
         (first,) = list_jobs()

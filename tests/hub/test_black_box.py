@@ -22,15 +22,7 @@ from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import (
-    Found,
-    GroupCalls,
-    HubStatus,
-    IssuedCall,
-    Notice,
-    RankEnd,
-    RankStalled,
-)
+from overlaptop.wire.messages import Found, GroupCalls, HubStatus, IssuedCall, Notice, RankEnd, RankStalled
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, S, detail, info, status, step, welcome
 from tests.processes import eventually
