@@ -35,7 +35,6 @@ _READERS_S = 0.1
 at once."""
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 256
-_HIGH_WATER = 16
 _DESCRIPTORS = 16
 """More than a HubSocket opens: libzmq ends the process if it has opened some and then gets no more."""
 
@@ -171,7 +170,9 @@ class HubSocket(HubReader):
             (zmq.LINGER, 0),
             # Not IMMEDIATE: it loses a hub's last messages if the disconnect arrives together with them.
             (zmq.SNDHWM, _SEND_HIGH_WATER),
-            (zmq.RCVHWM, _HIGH_WATER),
+            # Grants are the limit. At one of its own, libzmq answers no heartbeats, so that the connection
+            # ends, and aborts the process once somebody reads again (_input_stopped).
+            (zmq.RCVHWM, 0),
             (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
             (zmq.HEARTBEAT_IVL, 2000),
             (zmq.HEARTBEAT_TIMEOUT, 9000),

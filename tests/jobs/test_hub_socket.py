@@ -2,16 +2,18 @@
 
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import zmq
 
 from overlaptop.jobs.credit import Credit
-from overlaptop.jobs.hub_socket import HubReader
+from overlaptop.jobs.hub_socket import HubReader, HubSocket
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.joining import Grant, Join
 from overlaptop.wire.messages import Found
 from tests.fleet.builders import status
+from tests.processes import eventually
 
 OPENS = """
 import os, resource, sys
@@ -85,3 +87,18 @@ def test_grant_that_was_not_sent_is_sent_later():
     reader.accepted = Join | Grant
     reader.send_due(0.0)
     assert reader.sent[-1].received_bytes == len(encode(status()))
+
+
+def test_granted_frames_arrive_while_nobody_polls(socket_dir):
+    """Else ZeroMQ answers no heartbeat, connects anew, and aborts the process at the next read."""
+    path = socket_dir / "hub.sock"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as hub:
+        for option, value in ((zmq.ROUTER_MANDATORY, 1), (zmq.SNDHWM, 1), (zmq.SNDTIMEO, 10_000)):
+            hub.setsockopt(option, value)
+        hub.linger = 0
+        hub.bind(f"ipc://{path}")
+        with closing(HubSocket(path)) as reader:
+            eventually(lambda: reader.poll() or hub.poll(0))
+            identity, *_ = hub.recv_multipart()
+            for _ in range(40):
+                hub.send_multipart([identity, bytes(64 << 10)])
