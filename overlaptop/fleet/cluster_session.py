@@ -135,9 +135,9 @@ class ClusterSession:
         self._earlier: Snapshot | None = None
         """Last Snapshot of the previous job, until the present one is known."""
         self._homes: frozenset[tuple[str, str]] = frozenset()
+        """Script and directory of the job, by host."""
         self._beside: set[str] = set()
         """Jobs that ran when the job was last seen to run: no restarts of it."""
-        """Script and directory of the job, by host."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
         self._look_at_s = 0.0
