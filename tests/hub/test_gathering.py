@@ -169,6 +169,13 @@ def test_root_carries_history_and_commands_end_to_end(gathered, read):
     assert node.rank.next_command().id == asked.id
 
 
+def test_a_listed_hub_knows_its_clock_against_the_roots(gathered, read):
+    here = read(gathered[0].control_path)
+    here.until(lambda: here.nodes)
+    (hub,) = here.hub.hubs.values()
+    assert abs(hub.clock.offset_ns) <= hub.clock.residual_ns + 1, "it is the same clock"
+
+
 def test_a_batch_that_cannot_be_read_is_dropped(gathered, read):
     there = read(gathered[0].control_path).node()
     there.hub.receive(b"\xff" * 9, time.time_ns())

@@ -66,6 +66,10 @@ def test_all_nodes_are_seen_and_waits_between_them_attributed(watching):
         (HubState.LIVE, (0,)),
         (HubState.LIVE, (1,)),
     ]
+    # Their clocks are compared to the root's, not to the reader's.
+    root, node = snapshot.nodes
+    assert (root.offset_ns, root.residual_ns) == (0, 0)
+    assert abs(node.offset_ns) <= node.residual_ns + 1
 
 
 def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(job):
