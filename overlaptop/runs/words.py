@@ -85,7 +85,7 @@ def _finding(each: FindingRecord) -> str:
 
 
 def _until(each: LateRank | FindingRecord) -> str:
-    return f", until step {each.until_step:,}" if each.until_step is not None else ""
+    return f"; gone after step {each.until_step:,}" if each.until_step is not None else ""
 
 
 def _cost(run: RunRecord) -> str:

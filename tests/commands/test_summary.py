@@ -38,8 +38,8 @@ def test_last_words_tell_what_held_before_a_change():
     words = last_words(log, session.tick()).splitlines()
     late = words[words.index("late ranks") + 1]
     assert late.startswith("  rank 2 late in ")
-    assert late.endswith(f", until step {last}")
-    assert words[words.index("findings") + 1].endswith(f", until step {last}")
+    assert late.endswith(f"; gone after step {last}")
+    assert words[words.index("findings") + 1].endswith(f"; gone after step {last}")
 
 
 def test_last_words_tell_a_hang_before_the_end():

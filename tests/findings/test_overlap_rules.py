@@ -48,7 +48,7 @@ def test_what_no_overlap_can_hide_is_told_as_one_figure():
     found = only(job(long, gradients([100])))
     assert (found.rule, found.certainty) == ("communication_bound", Certainty.MEASURED)
     assert found.gain_ns == 60 * MS
-    assert found.title.endswith("compute takes 20.0 ms: 60.0 ms stay exposed whatever overlaps")
+    assert found.title.endswith("compute takes 20.0 ms: overlap alone leaves 60.0 ms exposed")
     assert " ms" not in found.measured
     assert "over 4 micro-batches, all but the last in model.no_sync()" in found.advice
     assert "set_requires_gradient_sync(False)" in only(job(long, FSDP2)).advice

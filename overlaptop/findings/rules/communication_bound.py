@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
     yield Finding(
         title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
-        f"{text.duration(mean.compute_ns)}: {text.duration(left_ns)} stay exposed whatever overlaps",
+        f"{text.duration(mean.compute_ns)}: overlap alone leaves {text.duration(left_ns)} exposed",
         measured=f"transfer is {text.percent(mean.transfer_ns / mean.step_ns)} of the step, compute "
         f"{text.percent(mean.compute_ns / mean.step_ns)}",
         advice=_advice(evidence, mean.transfer_ns / mean.compute_ns if mean.compute_ns else None),
