@@ -34,6 +34,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_job, needs_knob
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
+from overlaptop.tui.model.running_trials import RunningTrials
 from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
@@ -283,7 +284,21 @@ class OverlaptopApp(App[int]):
         await (await self._top(TrialsScreen)).ask_for_values()
 
     async def action_slack(self) -> None:
-        await (await self._top(TrialsScreen)).ask_for_delays()
+        trials, top = self.dashboard.trials, self.screen
+        if trials.running or not isinstance(top, DashboardScreen):
+            await self._top(TrialsScreen)
+            return
+        try:
+            delays, question = trials.delays(self.dashboard.latest)
+        except ValueRefusedError as fault:
+            self.notify(str(fault), markup=False)
+        else:
+            await top.ask(Confirm(question, partial(self._delay, delays)))
+
+    async def _delay(self, delays: RunningTrials) -> None:
+        self.dashboard.trials.begin_delays(delays)
+        await self._top(TrialsScreen)
+        self.show()
 
     async def action_capture(self) -> None:
         if why := refusal(self.dashboard.latest):

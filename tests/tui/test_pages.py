@@ -104,7 +104,7 @@ SCENES = {
     "hosts": (two_hosts, "H", (MIDDLE,)),
     "cluster": (two_hosts, "1", (MIDDLE,)),
     "captures": (running_job, "5", (SMALL,)),
-    "trials": (controlled_job, "x", (SMALL,)),
+    "trials": (controlled_job, "a", (SMALL,)),
     "notices": (with_notices, "n", (SMALL,)),
     "help": (running_job, "question_mark", (MIDDLE,)),
 }

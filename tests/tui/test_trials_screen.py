@@ -168,8 +168,10 @@ async def test_x_asks_first_and_then_delays_each_rank():
         await pilot.press("x")
         await pilot.pause()
         assert "delay 2 ranks in turn by 1.00 ms a step? costs the job" in screen_text(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
         assert session.sent == []
-        await pilot.press("y")
+        await pilot.press("x", "y")
         await pilot.pause()
         until_over(app)
         text = await shown(app, pilot)

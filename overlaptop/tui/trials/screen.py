@@ -11,10 +11,8 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
-from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.running_trials import RunningTrials, longest_ns, usual_values
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
 
@@ -160,17 +158,3 @@ class TrialsScreen(PageScreen):
             hint = f"enter: start{f', up to {duration(longest)} a value' if longest else ''}   esc: not now"
         take = partial(dashboard.answer, dashboard.try_values)
         await self.ask_line(f"try {selected.knob.name} ", usual, hint, take)
-
-    async def ask_for_delays(self) -> None:
-        if self.dashboard.trials.running:
-            return
-        try:
-            trials, question = self.dashboard.trials.delays(self.dashboard.latest)
-        except ValueRefusedError as fault:
-            self.app.notify(str(fault), markup=False)
-            return
-        await self.ask(Confirm(question, partial(self._delay, trials)))
-
-    async def _delay(self, trials: RunningTrials) -> None:
-        self.dashboard.trials.begin_delays(trials)
-        self.dashboard.on_change()
