@@ -86,6 +86,12 @@ class Finding:
             brief = brief.replace(self.line, place)
         return self.headline, f"{compared}{at}", f"{brief}{at}", brief, _FIGURES.sub("", brief)
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Return the title, then shorter ones."""
+        short = self.title.partition(": ")[0]
+        return self.title, *(self.headlines[2:] if self.why_late else (short, short.replace(" a step", "")))
+
     def record(self, job: str) -> FindingRecord:
         own = {"job": job, "certainty": self.certainty.value, "line": self.line or None}
         return FindingRecord(**{**shared(FindingRecord, self), **own})

@@ -39,6 +39,10 @@ class Table:
             self._cells[column] += more
             left -= more
 
+    def cells(self, column: Column) -> int:
+        """Return the width of a shown column."""
+        return self._cells[column]
+
     def header(self, renamed: Mapping[str, str] | None = None) -> StyledLine:
         """The columns' titles; ``renamed``: replaces some of them."""
         names = renamed or {}

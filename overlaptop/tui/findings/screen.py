@@ -55,9 +55,11 @@ class FindingsView(RowList[Finding]):
         detail = self._in_full(found[self.at(found)], width)
         space = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
         table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})
+        titles_cells = table.cells(_COLUMNS[-1])
 
         def row(each: Finding, selected: bool) -> StyledLine:
-            cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(each.title),))
+            title = next((title for title in each.titles if len(title) <= titles_cells), each.titles[-1])
+            cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(title),))
             return table.row(cells, cursor=selected)
 
         return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
