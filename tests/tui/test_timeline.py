@@ -152,9 +152,11 @@ async def test_long_list_of_collectives_says_how_many_more():
 
 
 async def test_list_of_collectives_can_be_hidden_and_clicked():
-    async with opened(running_job()) as (app, pilot):
+    async with opened(running_job(), size=(100, 30)) as (app, pilot):
         assert "allgather_base  " in await shown(app, pilot)
-        assert "allgather_base  " not in await shown(app, pilot, "v")
+        text = await shown(app, pilot, "v")
+        assert "allgather_base  " not in text
+        assert "step time   each column the slowest" in text
         assert "allgather_base  " in await shown(app, pilot, "v", "full_stop")
         assert app.dashboard.state.collective == 0
         for keys, collective in (("full_stop", 1), ("comma", 0)):

@@ -98,7 +98,7 @@ OVERVIEW_KEYS = (
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "reverse the order"),
     Key("M", "M", "map", "many ranks: colour their marks by the next quantity; ← → select one"),
-    Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
+    Key("v", "v", "collectives", "list the collectives of the timeline's step, or draw the history"),
     Key("full_stop", ".", "collective(1)", "next collective"),
     Key("comma", ",", "collective(-1)", "previous collective"),
     Key("d", "d", "comparison", "hide or show the last change's result"),

@@ -85,6 +85,7 @@ class OverviewScreen(TimelineScreen):
 
     def action_collectives(self) -> None:
         self._collectives.display = not self._collectives.size
+        self.set_class(not self._collectives.display, "-unlisted")
         self.redraw()
 
     async def action_filter(self) -> None:
