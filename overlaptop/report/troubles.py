@@ -36,7 +36,9 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
             return f"waiting for {_who(trouble)}: {for_s}"
         case Kind.HUNG:
             return f"HUNG for {for_s}"
-        case Kind.NO_STEP | Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
+        case Kind.NO_FIRST_STEP:
+            return f"starting for {for_s}"
+        case Kind.NO_STEP | Kind.NO_STEP_SEEN:
             return f"no step for {for_s}"
 
 
@@ -196,8 +198,9 @@ def _before_first_step(trouble: Trouble) -> list[str]:
         here = len(trouble.hang.ranks)
         whole = here + len(trouble.ranks)
         return [f"{here} of {whole} ranks here after {for_s}", places.replace(":", ";", 1)]
-    goes_on = f"; the script goes on, {trouble.why}" if trouble.kind is Kind.NO_STEP_SEEN else ""
-    return [f"no step for {for_s}", places, goes_on]
+    if trouble.kind is Kind.NO_STEP_SEEN:
+        return [f"no step for {for_s}", places, f"; the script goes on, {trouble.why}"]
+    return [f"starting for {for_s}", places]
 
 
 def _places(hang: Hang | None) -> str:

@@ -71,7 +71,7 @@ def test_trouble_restart_and_process_not_shown_are_records():
     assert [each["text"] for each in found[:2]] == [again, words]
     assert found[2] == {
         "type": "trouble", "job": "job-1", "kind": "no first step", "ranks": [], "since_ns": T0,
-        "text": "no step for 20 s: ranks 0-1 are in barrier (a.py:7)",
+        "text": "starting for 20 s: ranks 0-1 are in barrier (a.py:7)",
     }  # fmt: skip
 
 

@@ -266,7 +266,7 @@ def words_before_first_step(*messages, seconds=180.0, ranks=2):
 )
 def test_job_without_a_first_step_says_where_its_ranks_are(lines, said):
     found = words_before_first_step(*(at(rank, line) for rank, line in enumerate(lines)))
-    assert found == ("no step for 3 m 00 s", f"no step for 3 m 00 s: {said}", "warning")
+    assert found == ("starting for 3 m 00 s", f"starting for 3 m 00 s: {said}", "warning")
 
 
 def test_rank_that_has_not_come_is_counted():

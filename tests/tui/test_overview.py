@@ -62,6 +62,15 @@ async def test_how_often_collectives_are_measured_is_said():
             assert f"{words} " in await shown(app, pilot)
 
 
+async def test_knob_is_shown_once_all_ranks_of_a_starting_job_have_it():
+    session = FakeSession(welcome(), status(), info(0), info(1))
+    send_knobs(session, BUCKET, ranks=1)
+    async with opened(session) as (app, pilot):
+        assert "bucket" not in await shown(app, pilot)
+        send_knobs(session, BUCKET)
+        assert "bucket 25 MiB [ ]" in await shown(app, pilot)
+
+
 # Of which steps and moment
 
 

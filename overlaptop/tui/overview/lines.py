@@ -148,7 +148,7 @@ def _exposed_parts(state: ViewState, width: int) -> StyledLine:
 
 def _knob(state: ViewState) -> list[Item]:
     """Return the selected knob: its value, and its keys or why they do nothing."""
-    if state.selected_knob is None:
+    if state.selected_knob is None or (state.starting and state.selected_knob.differs):
         return []
     knob, change = state.selected_knob.knob, state.change
     value = bold(present_words(knob))
