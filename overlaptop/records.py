@@ -501,6 +501,7 @@ class RunRecord(Record, tag="report"):
     cost_change: Annotated[float | None, says("as `change` in `cost`, of the job")]
     cost_error: Annotated[float | None, says("half of its 95 % interval")]
     figures: Annotated[list[Figure], says("what `compare` compares")]
+    compute_exact: Annotated[bool, says("false where compute, and so overlap, is an upper bound")] = True
 
 
 class DifferenceRecord(Record, tag="difference"):

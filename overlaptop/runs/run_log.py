@@ -13,6 +13,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WaitWindow
 from overlaptop.records import ChangeRecord, FindingRecord, LateRank, RunRecord, TroubleRecord, shared
 from overlaptop.report import troubles
+from overlaptop.report.order import all_see_gaps
 from overlaptop.runs.samples import Samples
 from overlaptop.wire.messages import Welcome
 
@@ -96,6 +97,7 @@ class RunLog:
             cost_change=cost.change if cost is not None else None,
             cost_error=cost.error if cost is not None else None,
             figures=self.samples.figures(),
+            compute_exact=all_see_gaps(snapshot.ranks),
         )
 
     def note(self, look: Look) -> None:

@@ -2,6 +2,7 @@
 
 from overlaptop import text
 from overlaptop.findings.finding import headline
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.records import FindingRecord, LateRank, RunRecord
 from overlaptop.report.figures import exposed_text
 from overlaptop.timeline.arrivals import WaitTimes
@@ -23,7 +24,7 @@ def describe(run: RunRecord) -> str:
         of = f"the last {_lasting(run.to_ns - run.from_ns)}"
         figures = {
             "step": f"median {text.duration(run.step_ns)}, p99 {text.duration(run.p99_step_ns)}, of {of}",
-            "overlap": text.percent(run.overlap),
+            "overlap": text.bounded(text.percent(run.overlap), BOUNDS["overlap"], exact=run.compute_exact),
             "exposed": text.UNKNOWN
             if run.exposed_ns is None
             else f"{text.duration(run.exposed_ns)} a step {_parts(run)}".rstrip(),

@@ -62,6 +62,13 @@ def report_json(*words):
     return record
 
 
+def test_report_marks_an_upper_bound_of_overlap():
+    session = waiting_job()
+    assert "  overlap     50.0 %" in describe(report_of(session)).splitlines()
+    session.say(*(info(rank, exact=False) for rank in range(4)))
+    assert "  overlap     ≤50.0 %" in describe(report_of(session)).splitlines()
+
+
 def test_report_says_who_was_late_and_what_that_cost():
     run = report_of(waiting_job())
     assert (run.steps, run.step_ns, run.bound) == (8, 80 * MS, "waiting for rank 2")
