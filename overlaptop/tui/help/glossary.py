@@ -49,7 +49,10 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "source": "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)",
         "dropped": "messages, spans and steps that were lost on the way here: a queue was full",
         "past step": "a kept step, opened by { } L or a click in the history; all figures are of it",
-        "history": "step times from zero to a fixed scale; ▲: longer. A click shows a slowest step",
+        "history": "step times from zero to a fixed scale, such as 0–300 ms. max of 5: a column is the "
+                   "longest of 5 steps. ▲: longer than the scale; ▼: the step on the screen. A click shows "
+                   "a slowest step",
+        "p99": "99 of 100 steps were shorter",
         "bars": "one per rank, means over the window, on one scale; ▸: longer than the scale",
     }),
     (_SPLIT, {
@@ -60,6 +63,14 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "not attributed": "communication with unknown waiting: a rank is missing, ends disagree, "
                      "or their clocks are not known well enough. ≥ marks a wait that lacks this part",
     }),
+    ((OVERVIEW,), {
+        "▲ ▼": "beside a column's name: the rows are sorted by it, upwards or downwards",
+        "3rd step measured": "those with collectives and timelines; others have their length and phases",
+    }),
+    ((OVERVIEW, RANK), {
+        "call": "sync: the script waits for the collective at once; async: it goes on, and waits later",
+        "group": "the collective's process group: its number and description",
+    }),
     ((COLLECTIVES, TIMELINES), {
         "GB/s, of peak": "a collective's bus bandwidth as nccl-tests defines it, on transfer time only; "
                          "and its share of the slowest link's peak",
@@ -68,9 +79,9 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "speed-up": "(compute + communication) / step: the gain over a step without overlap",
         "at best": "(compute + communication) / the longer of the two: with perfect overlap",
         "before, after": "the mean step before and after a change, drift included; A compares by trials",
-        "mean of": "times are means over these ranks and steps, the late rank included; W sets the window; "
-                   "≈: from some of its steps. Overlap and speed-up are ratios of sums, lead is the least "
-                   "rank's, dropped a sum",
+        "mean of": "times are means over these ranks and steps, the late rank included; W sets the window. "
+                   "= waiting + transfer: from the same steps, ≈: from some of them. Overlap and speed-up "
+                   "are ratios of sums, lead is the least rank's, dropped a sum",
         "pause": "a step longer than 10 s and than five usual ones: the window leaves it out",
     }),
     ((RANK,), {
@@ -92,7 +103,8 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     (_CHANGES, {
         "knob": "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the "
                 "script declares. All ranks change at one step",
-        "bucket": "DDP's bucket_cap_mb, MiB: small ones start early, large ones use the link better",
+        "bucket": "DDP's bucket_cap_mb, MiB: small ones start early, large ones use the link better. "
+                  "[ ]: the keys that change it",
     }),
     ((TRIALS,), {
         "difference": "of the mean step in the trials of a value, with its 95 % interval. no difference: "
