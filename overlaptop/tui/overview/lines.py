@@ -122,9 +122,9 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     if width < _WIDE_TOTALS:
         speed_up = item("speed-up", figures["speed-up"].partition(",")[0], 5)
     return [
-        *_bound(state),
         item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 7, BOLD, *_exposed_parts(state, width)),
+        *_bound(state),
         *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
         *([stall] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
