@@ -74,6 +74,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         totals["exposed"] += f" {exposed_text(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
     said = first_line(snapshot, found)
     wrong = troubles.in_full(trouble) if trouble is not None else ""
+    in_short = in_a_line(found) if found and (said is None or said.rule != found[0].rule) else ""
     hint = troubles.no_step_hint(snapshot.ranks)
     lines = [
         title(snapshot),
@@ -81,7 +82,8 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         *([hint] if hint and hint not in wrong else []),
         *warnings(snapshot),
         *([said.words] if said is not None else []),
-        *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),
+        *([f"{'until then: ' if wrong else ''}{in_short}"] if in_short else []),
+        *([text.printable(f"to do: {found[0].advice}")] if found and not wrong else []),
         "   ".join(
             [*(f"{name} {figure}" for name, figure in totals.items()), window_text(snapshot.totals)]
         ),

@@ -9,7 +9,7 @@ from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_la
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import FirstLine, Kind, who_is_late
+from overlaptop.report.who_is_late import FirstLine, Kind, of_steps, until_then
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
@@ -31,22 +31,27 @@ def first_line(
     ``found``: of this moment, costliest first. ``listed``: earlier findings still shown. ``shown``: rule of
     the finding that is the first line now, and stays it until it gains clearly less.
     """
-    said, totals = who_is_late(snapshot), snapshot.totals
+    return until_then(snapshot, _of_steps(snapshot, found, listed, shown))
+
+
+def _of_steps(
+    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding], shown: str
+) -> FirstLine | None:
+    said, totals = of_steps(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
         return _late_by(found) or said
     if slack := next((each for each in found if each.rule == "slack"), None):
         brief = slack.title.partition(":")[0]
         said = FirstLine(slack.title, brief, rule=slack.rule, kind=Kind.SLACK)
-    is_over = trouble_of(snapshot) is not None
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
-        cause, shorter = why_late([late], said.late_rank), () if is_over else late.headlines
-        said = said._replace(cause=cause, shorter=shorter, cause_rule=late.rule)
+        cause = why_late([late], said.late_rank)
+        said = said._replace(cause=cause, shorter=late.headlines, cause_rule=late.rule)
     if found or listed:
         said = said.without_nothing
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns:
         return said
-    if totals.measured_step == WHOLE_TRACE or is_over:
+    if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:
         return said
     if first.why_late:
         is_known = said.kind in (Kind.LATE, Kind.SLACK) or first.gain_ns <= WORTH_SHARE * totals.step_ns

@@ -107,18 +107,25 @@ class FirstLine(NamedTuple):
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
-    """Return who is late and the cost; else the largest gain, or why it is not known. For a job that is
-    stuck or failed, the time before counts. None before the first measured step.
+    """Return who is late and the cost; else how much communication is exposed, or why it is not known. None
+    before the first measured step. See `until_then`.
     """
-    found = _of_steps(snapshot)
-    if found is None or trouble_of(snapshot) is None:
-        return found
-    return found._replace(
-        words=f"until then: {found.words}", brief=f"until then: {found.brief}", warns=False, shorter=()
-    )
+    return until_then(snapshot, of_steps(snapshot))
 
 
-def _of_steps(snapshot: Snapshot) -> FirstLine | None:
+def until_then(snapshot: Snapshot, said: FirstLine | None) -> FirstLine | None:
+    """Mark a line as one about the steps before, if the job is stuck or has failed; None: it says nothing
+    of them.
+    """
+    if said is None or trouble_of(snapshot) is None:
+        return said
+    if said.kind in (Kind.MEASURING, Kind.UNKNOWN):
+        return None
+    words, brief = f"until then: {said.words}", f"until then: {said.brief}"
+    return said._replace(words=words, brief=brief, shorter=(), warns=False)
+
+
+def of_steps(snapshot: Snapshot) -> FirstLine | None:
     totals, window = snapshot.totals, snapshot.wait_window
     if totals.exposed_ns is None:
         why = why_unmeasured(snapshot.ranks)

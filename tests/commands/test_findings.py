@@ -1,12 +1,15 @@
 """What is found of a job, in the commands that have no screen."""
 
 import io
+import re
 
 import pytest
 
 from overlaptop.commands.findings import SAY_AGAIN_NS, FindingsLog
 from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
+from overlaptop.wire.messages import RankEnd
+from tests.fleet.builders import T0
 from tests.formats.traces import DATA
 from tests.tui.waits import STEPS, say_step, waiting_job
 
@@ -39,10 +42,16 @@ def test_a_trace_shows_where_waiting_slows_compute(traces, slowed):
 
 
 def test_once_says_how_many_findings_there_are_and_the_first():
-    second = render(waiting_job(ranks=2, late=lambda _: 1).tick()).splitlines()[2]
+    session = waiting_job(ranks=2, late=lambda _: 1)
+    second, third = render(session.tick()).splitlines()[2:4]
+    assert third.startswith("to do: nvidia-smi -q")
     assert second.startswith(("1 finding", "2 findings"))
     assert "rank 1 computes 16.0 ms a step longer than rank 0" in second
     assert "finding" not in render(waiting_job(late_ms=0).tick())
+    session.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
+    page = render(session.tick())
+    assert re.search(r"^until then: rank 1 is late .*\nuntil then: \d findings?", page, re.M)
+    assert "to do:" not in page
 
 
 def test_a_stream_has_a_finding_as_it_comes_up():

@@ -7,7 +7,8 @@ import pytest
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.report.who_is_late import Kind, who_is_late
-from tests.fleet.builders import MS, info
+from overlaptop.wire.messages import RankEnd
+from tests.fleet.builders import MS, T0, info
 from tests.tui.fakes import running_job
 from tests.tui.waits import waiting_job
 
@@ -122,6 +123,18 @@ def test_slack_is_said_and_blames_nobody():
     assert (said.words, said.brief) == (title, "rank 3 trails by 12.0 ms, which costs nothing")
     assert (said.kind, said.warns, said.late_rank) == (Kind.SLACK, False, None)
     assert first_line(snapshot, [found(10), slack]).rule == "data_loading"
+
+
+def test_lines_of_a_failed_job_are_about_the_steps_before():
+    session, late = waiting_job(late_ms=0), replace(found(20, why_late=True), ranks=(1,))
+    unknown = running_job(2)
+    for job in (session, unknown):
+        job.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
+    assert first_line(session.tick(), ()).words.startswith("until then: ")
+    said = first_line(unknown.tick(), [late])
+    assert (said.words, said.warns) == (f"until then: {TITLE}, measured", False)
+    assert all(form.startswith("until then: ") for form in said.forms)
+    assert first_line(unknown.tick(), ()) is None
 
 
 def test_without_findings_the_first_line_says_who_is_late():
