@@ -13,6 +13,7 @@ from overlaptop.report.who_is_late import Kind
 from overlaptop.trials.effect import Effect
 from overlaptop.tui.model.options import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, T0, Clock, S, info, status, unmeasured, welcome
 
 from .fakes import line_of, opened, running_job, shown, text_of
@@ -59,6 +60,14 @@ async def test_narrow_list_keeps_rank_and_cause():
         lines = [text_of(line) for line in app.screen._list.draw(60, 18)]
         assert lines[2].rstrip().endswith(" rank 1 waits 85.4 ms longer for data")
         assert lines[3].rstrip().endswith(" each rank waits 61.6 ms for a CPU")
+
+
+async def test_findings_of_a_failed_job_are_of_the_steps_before():
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        assert "of the steps before" not in await shown(app, pilot, "f")
+        session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"))
+        assert "of the steps before" in await shown(app, pilot)
 
 
 async def test_long_list_keeps_its_cursor_when_figures_change():

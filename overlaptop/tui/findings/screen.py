@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, percent
@@ -65,9 +66,11 @@ class FindingsView(RowList[Finding]):
         return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
 
     def _title(self, number: str) -> list[Item]:
-        past = self.state.past_step is not None
-        moment = Item((Segment("as they were at the pause", TextStyle("warning")),))
-        return [Item((*titled("Findings"), bold(number))), *([moment] if past else [])]
+        words = "as they were at the pause" if self.state.past_step is not None else ""
+        if not words and number and trouble_of(self.state.snapshot) is not None:
+            words = "of the steps before"
+        moment = [Item((Segment(words, TextStyle("warning")),))] if words else []
+        return [Item((*titled("Findings"), bold(number))), *moment]
 
     def _in_full(self, each: Finding, width: int) -> list[StyledLine]:
         totals, gain = self.state.snapshot.totals, "not known"
