@@ -1,6 +1,7 @@
 """``overlaptop demo``: start a bundled workload, watch it, end it."""
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -89,7 +90,8 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         if plan.fault:
             raise CommandError(plan.fault)
         launcher.start(plan)
-        if status := dashboard.show(session, replace(screen, launcher=launcher)):
+        status = dashboard.show(session, replace(screen, launcher=launcher))
+        if status not in (0, 128 + signal.SIGINT):
             return status  # a signal ends us, and the job with us
         if any(view.ended for view in session.tick().ranks):
             _await(lambda: not launcher.running)
@@ -97,7 +99,7 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         if last.phase is LaunchPhase.OVER and last.failed:
             job = launcher.job
             raise CommandError("the job could not be started") if job is None else job_failure(job)
-        return 0
+        return status
     finally:
         session.close()
         launcher.close()
