@@ -7,6 +7,7 @@ import pytest
 from overlaptop.findings.finding import Certainty, Finding, why_late
 from overlaptop.report.who_is_late import FirstLine, Kind
 from overlaptop.tui.overview.lines import FirstLineView
+from tests.fleet.builders import MS
 
 from .fakes import opened, shown, text_of
 from .waits import waiting_job
@@ -25,6 +26,17 @@ async def test_a_shorter_form_stays_while_the_longer_one_hardly_fits():
             (line,) = view.draw(WIDTH, 1)
             forms.append("brief" if "brief" in text_of(line) else "words")
         assert forms == ["words", "brief", "brief", "brief", "words"]
+
+
+@pytest.mark.parametrize(("gain_ms", "counted"), [(1, "1 minor finding f"), (40, "1 finding f")])
+async def test_findings_too_small_for_the_line_are_minor(gain_ms, counted):
+    async with opened(waiting_job(late_ms=0), size=(WIDTH, 40)) as (app, pilot):
+        await shown(app, pilot)
+        view, state = app.screen.query_one(FirstLineView), app.dashboard.state
+        state.findings = (replace(SLOW, gain_ns=gain_ms * MS),)
+        state.first_line = FirstLine("No rank is clearly late", "")
+        (line,) = view.draw(WIDTH, 1)
+        assert counted in text_of(line)
 
 
 SLOW = Finding(

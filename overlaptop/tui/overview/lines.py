@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import Window
-from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.waits import WORTH_SHARE
 from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
@@ -63,11 +63,14 @@ class FirstLineView(JobView):
         said = who_is_late(state.snapshot) if is_of_step else state.first_line
         if said is None:
             return []
-        is_minor = (
-            said.kind in (Kind.HEALTHY, Kind.EXPOSED, Kind.SLACK) and trouble_of(state.snapshot) is None
+        least_ns = WORTH_SHARE * (state.snapshot.totals.step_ns or 0)
+        is_told = said.warns or said.kind is Kind.FINDING
+        is_minor = not is_told and all(not each.warns or (each.gain_ns or 0) <= least_ns for each in found)
+        more = (
+            plural(len(found), "minor finding" if is_minor else "finding")
+            if width >= _WIDE_FIRST_LINE
+            else ""
         )
-        noun = "minor finding" if is_minor else "finding"
-        more = plural(len(found), noun) if width >= _WIDE_FIRST_LINE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
         words = self._fitting(said.forms, width, line_width(right), (width, said.key))
         style = BOLD_WARNING if said.warns else TextStyle()
