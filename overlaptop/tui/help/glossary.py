@@ -65,7 +65,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     }),
     ((OVERVIEW,), {
         "▲ ▼": "beside a column's name: the rows are sorted by it, upwards or downwards",
-        "3rd step measured": "those with collectives and timelines; others have their length and phases",
+        "measured": "steps with collectives and timelines; others have their length and phases",
     }),
     ((OVERVIEW, RANK), {
         "call": "sync: the script waits for the collective at once; async: it goes on, and waits later",
