@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from overlaptop.findings.finding import OPPOSITES, Finding, Key, by_key
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.report.who_is_late import FirstLine, Kind
+from overlaptop.report.who_is_late import FirstLine, Kind, overlap_line
 
 HOLD_NS = 1_000_000_000
 """A finding is shown after it held for this time."""
@@ -136,8 +136,7 @@ class SteadyLine:
         self, snapshot: Snapshot, line: FirstLine | None, plain: FirstLine | None = None
     ) -> FirstLine | None:
         """Return the line to show. ``line``: of this moment; on the first look a certain line is shown at
-        once. ``plain``: the line from waits alone. If no rank is late, it is shown, since its figures are
-        newest.
+        once. ``plain``: the line from waits alone.
         """
         at_ns, is_first = snapshot.at_ns, self._begun_ns is None
         if is_first and (snapshot.replaying or not _has_steps(snapshot)):
@@ -161,11 +160,9 @@ class SteadyLine:
         if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
         shown = self._shown
-        if shown and self._is_past and line is not None and line.kind is Kind.LATE:
-            # The findings that are shown now would contradict the verdict.
-            shown = shown.without_verdict
-        if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY_LATE):
-            return plain
+        if shown and plain and shown.kind in NOBODY_LATE:
+            # The totals below have newer figures than it. Only the present waits can repeat its verdict.
+            return plain if plain.kind in NOBODY_LATE else overlap_line(snapshot)._replace(kind=shown.kind)
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:

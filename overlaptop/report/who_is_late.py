@@ -106,6 +106,11 @@ class FirstLine(NamedTuple):
         return self if words == self.words else self._replace(words=words, brief=words, shorter=())
 
 
+def overlap_line(snapshot: Snapshot) -> FirstLine:
+    """Return how much communication is hidden and exposed, without a verdict."""
+    return _nobody_late(snapshot, "").without_verdict
+
+
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
     """Return who is late and the cost; else how much communication is exposed, or why it is not known. None
     before the first measured step. See `until_then`.

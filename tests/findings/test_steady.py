@@ -8,7 +8,7 @@ from msgspec import structs
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.steady import SteadyFindings, SteadyLine
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.report.who_is_late import FirstLine, Kind
+from overlaptop.report.who_is_late import FirstLine, Kind, overlap_line
 from tests.fleet.builders import S
 from tests.tui.waits import waiting_job
 
@@ -135,12 +135,6 @@ def test_after_a_change_few_steps_do_not_end_a_problem():
     assert words == ["jitter", "jitter", "jitter", "jitter"]
 
 
-def test_after_a_change_all_is_well_no_longer_stands_beside_a_late_rank():
-    well = HEALTHY._replace(words="78 % is hidden. Nothing to fix.")
-    told = [(1, well), (5, well), (20, LOADS, 90), (20.5, LOADS, 90), (21, LOADS, 90)]
-    assert shown(*told)[1:] == [well.words, "78 % is hidden.", "78 % is hidden.", "late: loads"]
-
-
 def test_answer_not_come_up_for_half_a_minute_gives_way_sooner():
     told = [(2 + second, (JITTER, LATE)[second // 4 % 2]) for second in range(40)]
     assert set(shown((1, HEALTHY), (5, HEALTHY), *told)[2:30]) == {"healthy"}
@@ -155,7 +149,11 @@ def test_figures_of_nobody_late_follow_while_a_finding_waits():
     assert shown((1, HEALTHY), (5, HEALTHY), line=line)[-1] == "healthy"
     at = replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 7 * S)
     assert line.take(at, JITTER, fresh).words == fresh.words
-    assert line.take(at, JITTER, LATE).words == "healthy"
+    said = line.take(at, JITTER, LATE)
+    assert (said, said.key) == (overlap_line(at)._replace(kind=HEALTHY.kind), HEALTHY.key)
+    after = replace(at, first_step=90)
+    assert line.take(after, LOADS, LATE) == said  # "no rank is late" no longer holds
+    assert line.take(after, None, fresh).words == fresh.words
 
 
 def test_nobody_is_blamed_for_ever_where_answers_alternate():
