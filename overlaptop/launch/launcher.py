@@ -182,4 +182,6 @@ def of_workload(
     workload.check_on(options, placement.nproc, placement.defaults)
     # As a person would have typed it, since the dashboard shows this name.
     here, path = Path.cwd(), workload.path.resolve()
-    return Launcher(path.relative_to(here) if path.is_relative_to(here) else path, options, placement)
+    script = path.relative_to(here) if path.is_relative_to(here) else path
+    # An agent that is found in the current folder does not know the workloads of another copy.
+    return Launcher(script, options, placement, agent_options=("--control",))
