@@ -11,7 +11,7 @@ from overlaptop.commands.jobs import join
 from overlaptop.commands.output import plain, print_data
 from overlaptop.commands.table import Table
 from overlaptop.commands.troubles import TroubleLog, warnings
-from overlaptop.findings.first_line import first_line
+from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
@@ -73,6 +73,8 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     if snapshot.totals.waits is not None:
         totals["exposed"] += f" {exposed_text(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
     said = first_line(snapshot, found)
+    if (urgent := most_urgent(found, said)) is not None:
+        found = (urgent, *(each for each in found if each is not urgent))
     wrong = troubles.in_full(trouble) if trouble is not None else ""
     in_short = in_a_line(found) if found and (said is None or said.rule != found[0].rule) else ""
     hint = troubles.no_step_hint(snapshot.ranks)

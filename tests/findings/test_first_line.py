@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.first_line import first_line
+from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.report.who_is_late import Kind, who_is_late
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, T0, info
@@ -140,3 +140,15 @@ def test_lines_of_a_failed_job_are_about_the_steps_before():
 def test_without_findings_the_first_line_says_who_is_late():
     snapshot = waiting_job().tick()
     assert first_line(snapshot, ()) == who_is_late(snapshot) is not None
+
+
+def test_most_urgent_finding_is_the_one_of_the_first_line():
+    line = who_is_late(waiting_job().tick())
+    other = found(40, rule="short_cpus")
+    late = replace(found(20, rule="slow_compute", why_late=True), ranks=(2,))
+    assert most_urgent([other, late], line._replace(cause_rule="slow_compute")) is late
+    assert (
+        most_urgent([other, replace(late, ranks=(1,))], line._replace(cause_rule="slow_compute")) is other
+    )
+    assert most_urgent([other, late], None) is other
+    assert most_urgent([], line) is None

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.first_line import most_urgent
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.hosts import ranks_and_hosts
@@ -34,7 +35,12 @@ _NOT_YET = "No findings yet: rules need three measured steps."
 
 
 class FindingsView(RowList[Finding]):
-    """Findings, largest gain first."""
+    """Findings, largest gain first; the cursor begins at the one of the first line."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        if (first := most_urgent(self.rows, self.state.first_line)) is not None:
+            self.cursor = self.key(first)
 
     @property
     def rows(self) -> tuple[Finding, ...]:
