@@ -160,9 +160,11 @@ class SteadyLine:
         if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
         shown = self._shown
+        if shown and plain and (plain.key == shown.key or {shown.kind, plain.kind} <= set(NOBODY_LATE)):
+            return plain  # the same with newer figures
         if shown and plain and shown.kind in NOBODY_LATE:
-            # The totals below have newer figures than it. Only the present waits can repeat its verdict.
-            return plain if plain.kind in NOBODY_LATE else overlap_line(snapshot)._replace(kind=shown.kind)
+            # Only the present waits can repeat its verdict.
+            return overlap_line(snapshot)._replace(kind=shown.kind)
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:

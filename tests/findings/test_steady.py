@@ -144,7 +144,7 @@ def test_answer_not_come_up_for_half_a_minute_gives_way_sooner():
 EXPOSED = FirstLine("exposed", "", kind=Kind.EXPOSED)
 
 
-def test_figures_of_nobody_late_follow_while_a_finding_waits():
+def test_figures_of_the_line_follow_while_another_waits():
     line, fresh = SteadyLine(), HEALTHY._replace(words="healthy, newer figures")
     assert shown((1, HEALTHY), (5, HEALTHY), line=line)[-1] == "healthy"
     at = replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 7 * S)
@@ -154,6 +154,9 @@ def test_figures_of_nobody_late_follow_while_a_finding_waits():
     after = replace(at, first_step=90)
     assert line.take(after, LOADS, LATE) == said  # "no rank is late" no longer holds
     assert line.take(after, None, fresh).words == fresh.words
+    line, fresh = SteadyLine(), LATE._replace(words="late, newer figures")
+    assert shown((1, LATE), (5, LATE), line=line)[-1] == "late"
+    assert line.take(at, LOADS, fresh).words == fresh.words
 
 
 def test_nobody_is_blamed_for_ever_where_answers_alternate():
