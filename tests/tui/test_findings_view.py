@@ -9,7 +9,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.report.who_is_late import Kind
+from overlaptop.report.who_is_late import FirstLine, Kind
 from overlaptop.trials.effect import Effect
 from overlaptop.tui.model.options import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
@@ -108,6 +108,17 @@ async def test_finding_has_the_result_of_a_delay_of_its_rank(slope, words):
         assert words in " ".join(" ".join(text_of(line) for line in view.draw(100, 18)).split())
         view.move(1)
         assert "±" not in "".join(text_of(line) for line in view.draw(100, 18))
+
+
+async def test_without_findings_much_exposed_communication_has_a_key_to_press():
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, "f")
+        state, view = app.dashboard.state, app.screen._list
+        state.findings = ()
+        for kind, has_key in ((Kind.HEALTHY, False), (Kind.EXPOSED, True)):
+            state.first_line = FirstLine("", "", kind=kind)
+            words = " ".join(text_of(line) for line in view.draw(100, 18))
+            assert ("a tries other values" in " ".join(words.split())) == has_key
 
 
 async def test_findings_are_refreshed_at_intervals_unless_paused():

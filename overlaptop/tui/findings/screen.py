@@ -7,7 +7,7 @@ from overlaptop.findings.first_line import most_urgent
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.hosts import ranks_and_hosts
-from overlaptop.report.who_is_late import why_unmeasured
+from overlaptop.report.who_is_late import Kind, why_unmeasured
 from overlaptop.text import duration, percent
 from overlaptop.tui.draw.layout import Item, fit, hanging, paragraph, titled
 from overlaptop.tui.draw.segments import BOLD, TEXT, Segment, StyledLine, TextStyle, bold, dim
@@ -31,6 +31,7 @@ _SURE = {
 }
 _LIST_LEAST = 3
 _NONE = "No findings: no rule found a cause of slow steps."
+_TRY = "Much communication is exposed: a tries other values of a knob; larger batches communicate less."
 _NOT_YET = "No findings yet: rules need three measured steps."
 
 
@@ -56,6 +57,8 @@ class FindingsView(RowList[Finding]):
             words = _NOT_YET if found is None else _NONE
             if found is None and (why := why_unmeasured(self.state.snapshot.ranks)):
                 words = f"No findings: {why}."
+            elif found is not None and self._may_try_values:
+                words = f"{_NONE} {_TRY}"
             return [fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
         about = self._title(f"  {len(found)}")
         about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
@@ -70,6 +73,11 @@ class FindingsView(RowList[Finding]):
             return table.row(cells, cursor=selected)
 
         return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
+
+    @property
+    def _may_try_values(self) -> bool:
+        line = self.state.first_line
+        return line is not None and line.kind is Kind.EXPOSED and self.state.offers("trials")
 
     def _title(self, number: str) -> list[Item]:
         words = "as they were at the pause" if self.state.past_step is not None else ""

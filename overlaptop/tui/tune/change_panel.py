@@ -5,7 +5,7 @@ from overlaptop.text import UNKNOWN, bounded, duration, percent, plural
 from overlaptop.tui.draw.layout import Item, elided, fit
 from overlaptop.tui.draw.segments import BOLD, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.model.earlier import BeforeAfter
+from overlaptop.tui.model.earlier import KEPT_STEPS, BeforeAfter
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.change_line import change_lines
@@ -51,7 +51,7 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
         lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
     rows = _rows(compared, exact=state.exact)
     sides = [
-        f"{words}, {plural(steps, 'step')}"
+        f"{words}, {f'newest {KEPT_STEPS} steps' if steps > KEPT_STEPS else plural(steps, 'step')}"
         for words, steps in (
             (compared.old, compared.before.steps_done),
             (compared.new, compared.after.steps_done),
