@@ -109,6 +109,21 @@ def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
     assert (late.cause, late.line) == ("it runs slowly", None)
 
 
+def test_finding_that_the_screen_still_shows_has_not_gone(monkeypatch):
+    session, log = waiting_job(), RunLog()
+    present = [Finding("steps are short", "", "", Certainty.MEASURED, MS, rule="short_steps")]
+    monkeypatch.setattr(find, "find", lambda _evidence: tuple(present))
+    until_steps = []
+    for is_found in (True, True, True, False, False, False, False):
+        if not is_found:
+            present.clear()
+        log.take(session.tick())
+        session.clock.pass_s(5)
+        until_steps.append([each.until_step is None for each in log.report().findings])
+    assert until_steps[2:5] == [[True]] * 3
+    assert until_steps[-1] == [False]
+
+
 def test_report_that_is_asked_for_again_is_the_same(monkeypatch):
     session, log = waiting_job(), RunLog()
     bounds = iter(["host-bound", *["GPU-bound"] * 4])
