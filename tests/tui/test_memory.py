@@ -1,5 +1,6 @@
 """A dashboard that watches for long holds as much as one that has just been opened."""
 
+import gc
 import tracemalloc
 
 from overlaptop.fleet import timelines
@@ -25,6 +26,7 @@ def go_on(dashboard, first, steps):
         if number % SHOWN_EVERY == 0:
             dashboard.read()
             dashboard.update()
+    gc.collect()  # or garbage counts that waits for its collection
     return tracemalloc.get_traced_memory()[0]
 
 
