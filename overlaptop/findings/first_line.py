@@ -85,13 +85,11 @@ def _of_steps(
 
 def most_urgent(found: Sequence[Finding], line: FirstLine | None) -> Finding | None:
     """Return the finding that the first line is about; else the first of them."""
-    rules = (line.rule, line.cause_rule) if line is not None else ()
-    of_line = (
-        each
-        for each in found
-        if each.rule in rules and (line is None or line.late_rank in (None, *each.ranks))
-    )
-    return next(of_line, found[0] if found else None)
+    if line is not None:
+        for each in found:
+            if each.rule in (line.rule, line.cause_rule) and line.late_rank in (None, *each.ranks):
+                return each
+    return found[0] if found else None
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:

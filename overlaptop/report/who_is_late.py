@@ -99,16 +99,10 @@ class FirstLine(NamedTuple):
         )
         return self._replace(words=words, brief=brief, shorter=tuple(shorter))
 
-    @property
-    def without_verdict(self) -> "FirstLine":
-        """Without saying whether a rank is late."""
-        words = self.words.removesuffix(f" {NOTHING}.").removesuffix(f" {NOBODY}.")
-        return self if words == self.words else self._replace(words=words, brief=words, shorter=())
-
 
 def overlap_line(snapshot: Snapshot) -> FirstLine:
     """Return how much communication is hidden and exposed, without a verdict."""
-    return _nobody_late(snapshot, "").without_verdict
+    return _nobody_late(snapshot, None)
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
@@ -259,8 +253,8 @@ def _is_trace(snapshot: Snapshot) -> bool:
     return snapshot.totals.measured_step == WHOLE_TRACE
 
 
-def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
-    """``who``: the words about late ranks."""
+def _nobody_late(snapshot: Snapshot, who: str | None) -> FirstLine:
+    """``who``: the words about late ranks; None: give no verdict."""
     totals = snapshot.totals
     fused = f"; {duration(totals.fused_ns)} is fused" if totals.fused_ns else ""
     if totals.overlap is None:
@@ -271,7 +265,7 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
     share = exposed_ns / step_ns if step_ns else 0.0
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
     # A lower bound cannot show that nothing is wrong.
-    said = NOTHING if kind is Kind.HEALTHY and exact else who
+    said = NOTHING if who is not None and kind is Kind.HEALTHY and exact else who
     words, figures = f"{overlap} of communication is hidden", [f"{overlap} hidden"]
     if exposed_ns and step_ns:
         parts = f"{duration(exposed_ns)} of {duration(step_ns)} ({whole_percent(share)})"
