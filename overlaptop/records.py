@@ -89,7 +89,7 @@ class StepRecord(Record, tag="step"):
     ]
     fused_ns: Annotated[int | None, says("ns of kernels that compute and communicate in one")]
     host_ns: Annotated[
-        int | None, says("ns that the CPU needed, less how long its GPU blocked it; null in a live job")
+        int | None, says("ns that the CPU needed, less how long its GPU blocked it; null without CUPTI")
     ]
     trial: Annotated[bool, says("a trial was under way; its lanes are null")]
     wait_ns: Annotated[int | None, says("ns of communication that waited for a late rank")]

@@ -67,6 +67,7 @@ def totals(
         dropped=dropped,
         launch_lead_ns=measured.launch_lead_ns if own else None,
         least_lead_ns=measured.least_lead_ns if own else None,
+        host_ns=measured.host_ns if own else None,
         comm_kernels_ns=measured.comm_kernels_ns if own else None,
         matched_ns=measured.matched_ns if own else None,
         captured=mark == CAPTURED,

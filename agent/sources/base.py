@@ -109,6 +109,9 @@ class StepSpans:
     """GPU time of the step's end minus the host time of its launch."""
     least_lead_ns: int | None = None
     """Smallest lead of the host over the GPU at the marks of the step."""
+    host_ns: int | None = None
+    """Time between the launches of the step's bounds less the host's synchronisations. None: not known, or
+    something else blocked the host."""
     comm_kernels_ns: int | None = None
     """Total duration of NCCL's kernels, if they were joined to collectives."""
     matched_ns: int | None = None

@@ -23,6 +23,8 @@ from overlaptop.agent.sources.cupti.layouts import (
     MEMCPY,
     MEMSET,
     PEER_MEMCPY,
+    STREAM_WAITS,
+    SYNCHRONIZATION,
     Activities,
 )
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
@@ -37,6 +39,9 @@ HIDING_LEAD_NS = 5_000_000
 """With such a lead the host may wait for the GIL: another thread may hold it this long."""
 OWN_GAP_NS = 2_000
 """The GPU's own gaps between launched kernels are shorter."""
+
+FULL_QUEUE = 900
+"""With as many launches waiting the host may be blocked by the next one: a queue holds some 1,000."""
 
 OTHER_GPU = "ran on another GPU than the steps"
 OUT_OF_ORDER = "begins after others that were launched later on its stream"
@@ -139,7 +144,7 @@ def read_steps(
     elsewhere = ~is_mark & ~here & (activities["kind"] == CONCURRENT_KERNEL)
     if count := int(np.count_nonzero(elsewhere)):
         found[OTHER_GPU] += count
-    work = layouts.chosen(activities, ~is_mark & here)
+    work = layouts.chosen(activities, ~is_mark & here & (activities["kind"] != SYNCHRONIZATION))
     checked = coherence.check(
         work["start_ns"],
         work["end_ns"],
@@ -211,9 +216,32 @@ def read_steps(
                     for at in range(begin, end)
                 ),
                 least_lead_ns=min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
+                host_ns=_host_ns(activities, seen[begin : end + 1], clock_offset_ns),
             )
         )
     return steps
+
+
+def _host_ns(
+    activities: Activities, seen: Sequence[tuple[StreamMark, int]], clock_offset_ns: int
+) -> int | None:
+    """Return the host's time between a step's first and last mark less its synchronisations. None: a full
+    queue or a copy to pageable memory may have blocked it, too; CUPTI does not say for how long.
+    """
+    (first, first_row), (last, last_row) = seen[0], seen[-1]
+    launches, is_sync = activities["correlation"], activities["kind"] == SYNCHRONIZATION
+    copies = layouts.blocking_copies(activities)["correlation"]
+    if ((_since(copies, launches[first_row]) >= 0) & (_since(copies, launches[last_row]) < 0)).any():
+        return None
+    starts_ns, is_queued = activities["start_ns"] + clock_offset_ns, ~is_sync & (activities["graph"] == 0)
+    for mark, row in seen:
+        is_waiting = is_queued & (_since(launches, launches[row]) < 0) & (starts_ns > mark.host_ns)
+        if np.count_nonzero(is_waiting) >= FULL_QUEUE:
+            return None
+    is_blocked = is_sync & (activities["value"] != STREAM_WAITS)
+    ends_ns = activities["end_ns"][is_blocked] + clock_offset_ns
+    blocked = spans.clip(spans.from_bounds(starts_ns[is_blocked], ends_ns), first.host_ns, last.host_ns)
+    return last.host_ns - first.host_ns - spans.length_ns(blocked)
 
 
 def _at_possible_times(

@@ -157,7 +157,7 @@ class StepTotals(Message, frozen=True, tag=2):
     fused_ns: DurationNs | None = None
     """Time in kernels that both compute and communicate."""
     host_ns: DurationNs | None = None
-    """CPU time, without synchronisations and launches that waited for a queue slot. Only in traces."""
+    """CPU time, without synchronisations and launches that waited for a queue slot. None: not known."""
     trial: bool = False
     """A command's trial was running: only the length is valid. While the value is being switched, the step
     is also `transitional`."""

@@ -1,8 +1,8 @@
 """Layouts of CUPTI's records by version, and their conversion to a numpy table.
 
 Sizes and offsets are from NVIDIA's header cupti_activity.h (structs CUpti_ActivityKernel9 to 13, Memcpy5 to
-7, Memset4 and 5, MemcpyPtoP4), printed with sizeof and offsetof for CUDA 12.1 to 13.5. The fields read here
-have the same offsets in all versions; new versions grew at the end.
+7, Memset4 and 5, MemcpyPtoP4, Synchronization and Synchronization2), printed with sizeof and offsetof for
+CUDA 12.1 to 13.5. The fields read here have the same offsets in all versions; new versions grew at the end.
 """
 
 from bisect import bisect_right
@@ -12,27 +12,33 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY = 1, 2, 10, 22
+MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY, SYNCHRONIZATION = 1, 2, 10, 22, 38
 """CUpti_ActivityKind."""
-KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY)
+KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, SYNCHRONIZATION)
 
-_COPY_KIND_PEER = 10
-"""CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, in an ordinary memcpy's record."""
+STREAM_WAITS = 2
+"""CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT: a stream waits; the other types block the CPU."""
+
+_COPY_KIND_PEER, _COPY_KIND_TO_HOST = 10, 2
+"""CUPTI_ACTIVITY_MEMCPY_KIND_PTOP and _DTOH, in an ordinary memcpy's record."""
+_PAGEABLE = 1
+"""CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE."""
 
 Sizes: TypeAlias = Mapping[int, int]
 """Bytes of a record, by kind."""
 
 _FIRST_VERSION = 18
 _LAST_VERSION = 130599
-_SIZES: tuple[tuple[int, Sizes], ...] = (
-    # from this CUPTI_API_VERSION on
-    (18, {CONCURRENT_KERNEL: 208, MEMCPY: 88, MEMSET: 88, PEER_MEMCPY: 96}),  # CUDA 12.1
-    (26, {CONCURRENT_KERNEL: 208, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 12.8
-    (130000, {CONCURRENT_KERNEL: 216, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.0
-    (130100, {CONCURRENT_KERNEL: 224, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.1, 13.2
-    (130300, {CONCURRENT_KERNEL: 232, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.3
-    (130400, {CONCURRENT_KERNEL: 248, MEMCPY: 112, MEMSET: 104, PEER_MEMCPY: 96}),  # 13.4, 13.5
+_SIZES = (
+    # from this CUPTI_API_VERSION on: bytes of a kernel, copy, memset, synchronisation
+    (18, 208, 88, 88, 40),  # CUDA 12.1
+    (26, 208, 96, 88, 56),  # 12.8
+    (130000, 216, 96, 88, 56),  # 13.0
+    (130100, 224, 96, 88, 56),  # 13.1, 13.2
+    (130300, 232, 96, 88, 56),  # 13.3
+    (130400, 248, 112, 104, 56),  # 13.4, 13.5
 )
+_PEER_MEMCPY_BYTES = 96
 
 ACTIVITY = np.dtype(
     [
@@ -51,9 +57,10 @@ ACTIVITY = np.dtype(
     ],
     align=True,
 )
-"""One activity of the GPU; times on CUPTI's clock. `name`: address of a kernel's name. `bytes`: of a copy
-or memset. `value`: a memset's. A field is 0 if the kind lacks it. In a peer copy `device` is its stream's,
-and the last two are its ends; in other kinds all three are equal."""
+"""One activity of the GPU, or a synchronisation; times on CUPTI's clock. `name`: address of a kernel's
+name. `bytes`: of a copy or memset. `value`: a memset's; a synchronisation's type; of a copy, its kind and
+those of the memories at its ends, a byte each. A field is 0 if the kind lacks it. In a peer copy `device`
+is its stream's, and the last two are its ends; in other kinds all three are equal."""
 
 Activities: TypeAlias = NDArray[np.void]
 """Shape (n,), dtype ACTIVITY."""
@@ -70,11 +77,11 @@ _OFFSETS: dict[int, dict[str, int]] = {
         "name": 104,
         "graph": 156,
     },
-    MEMCPY: _OF_COPY | {"correlation": 44, "graph": 72},
+    MEMCPY: _OF_COPY | {"value": 4, "correlation": 44, "graph": 72},
     MEMSET: _OF_COPY | {"value": 4, "correlation": 44, "graph": 72},
     PEER_MEMCPY: _OF_COPY | {"from_device": 44, "to_device": 52, "correlation": 60, "graph": 80},
+    SYNCHRONIZATION: {"value": 4, "start_ns": 8, "end_ns": 16, "correlation": 24, "stream": 32},
 }
-_COPY_KIND_AT = 4
 _WHOLE = np.dtype((np.void, ACTIVITY.itemsize))
 """An activity as plain bytes: numpy copies these ten times as fast as structs."""
 
@@ -87,12 +94,27 @@ def sizes_for(version: int) -> Sizes:
     """Return the record sizes of this CUPTI_API_VERSION. Raises RuntimeError if it is unknown."""
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise RuntimeError(f"the records of CUPTI {version} are not known")
-    return _SIZES[bisect_right(_SIZES, version, key=lambda entry: entry[0]) - 1][1]
+    at = bisect_right(_SIZES, version, key=lambda entry: entry[0]) - 1
+    _, kernel, memcpy, memset, synchronization = _SIZES[at]
+    return {
+        CONCURRENT_KERNEL: kernel,
+        MEMCPY: memcpy,
+        MEMSET: memset,
+        PEER_MEMCPY: _PEER_MEMCPY_BYTES,
+        SYNCHRONIZATION: synchronization,
+    }
 
 
 def chosen(activities: Activities, mask: NDArray[np.bool_]) -> Activities:
     """Return a copy of the activities whose mask, shape (n,), is set."""
     return activities.view(_WHOLE)[mask].view(ACTIVITY)
+
+
+def blocking_copies(activities: Activities) -> Activities:
+    """Return the copies to pageable memory: the CPU is blocked until they end."""
+    copies = chosen(activities, activities["kind"] == MEMCPY)
+    kind, _, memory = (copies["value"] >> shift & 0xFF for shift in (0, 8, 16))
+    return chosen(copies, (kind == _COPY_KIND_TO_HOST) & (memory == _PAGEABLE))
 
 
 def read(buffer: bytes, sizes: Sizes) -> Activities:
@@ -121,8 +143,7 @@ def read(buffer: bytes, sizes: Sizes) -> Activities:
         if kind != PEER_MEMCPY:
             rows["from_device"] = rows["to_device"] = rows["device"]
         if kind == MEMCPY:
-            copy_kind = words[records + _COPY_KIND_AT // 4] & 0xFF
-            rows["kind"][copy_kind == _COPY_KIND_PEER] = PEER_MEMCPY
+            rows["kind"][rows["value"] & 0xFF == _COPY_KIND_PEER] = PEER_MEMCPY
     return activities
 
 

@@ -102,7 +102,7 @@ class Tracer:
             gathered, self._gathered = self._gathered, []
         activities = layouts.read(b"".join(gathered), self._sizes)
         has_times = (activities["start_ns"] > 0) & (activities["end_ns"] >= activities["start_ns"])
-        self.lost += int(len(activities) - has_times.sum())
+        self.lost += int((~has_times & (activities["kind"] != layouts.SYNCHRONIZATION)).sum())
         return layouts.chosen(activities, has_times)
 
     def _measure_clock_offset(self) -> int:

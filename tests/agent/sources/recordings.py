@@ -17,6 +17,7 @@ from overlaptop.agent.sources.cupti.layouts import (
     MEMCPY,
     MEMSET,
     PEER_MEMCPY,
+    SYNCHRONIZATION,
     Activities,
 )
 from overlaptop.agent.sources.flight_recorder import launches_of
@@ -109,6 +110,10 @@ class Trace:
 
     def memset(self, start_ns, end_ns, *, stream=7, size=64, value=0):
         self._add(MEMSET, start_ns, end_ns, stream=stream, bytes=size, value=value)
+
+    def synchronisation(self, start_ns, end_ns, kind):
+        """``kind``: CUpti_ActivitySynchronizationType."""
+        self._add(SYNCHRONIZATION, start_ns, end_ns, value=kind)
 
     def _add(self, kind, start_ns, end_ns, **fields):
         self._rows.append(

@@ -17,6 +17,7 @@ from overlaptop.agent.sources.cupti.layouts import (
     MEMCPY,
     MEMSET,
     PEER_MEMCPY,
+    SYNCHRONIZATION,
     UnknownRecordError,
     read,
     sizes_for,
@@ -30,10 +31,11 @@ VERSIONS = (18, 26, 130000, 130100, 130300, 130400)
 # By cupti_activity.h: offset and struct's code of each field.
 FIELDS = {
     CONCURRENT_KERNEL: "start_ns 16Q end_ns 24Q device 40I stream 48I correlation 92I name 104Q graph 156I",
-    MEMCPY: "bytes 8Q start_ns 16Q end_ns 24Q device 32I stream 40I correlation 44I graph 72I",
+    MEMCPY: "value 4I bytes 8Q start_ns 16Q end_ns 24Q device 32I stream 40I correlation 44I graph 72I",
     MEMSET: "value 4I bytes 8Q start_ns 16Q end_ns 24Q device 32I stream 40I correlation 44I graph 72I",
     PEER_MEMCPY: "bytes 8Q start_ns 16Q end_ns 24Q device 32I stream 40I from_device 44I to_device 52I "
     "correlation 60I graph 80I",
+    SYNCHRONIZATION: "value 4I start_ns 8Q end_ns 16Q correlation 24I stream 32I",
 }
 API_VERSION = 130000
 HOST_TO_DEVICE, DEVICE_TO_DEVICE, PEER_TO_PEER = 1, 8, 10
@@ -49,10 +51,10 @@ def record(kind, fields=ZEROS, version=API_VERSION, copy_kind=HOST_TO_DEVICE):
     """One record as CUPTI writes it; what nobody reads is filled with ones, not zeros."""
     raw = bytearray(b"\xff" * sizes_for(version)[kind])
     struct.pack_into("<I", raw, 0, kind)
-    if kind == MEMCPY:
-        struct.pack_into("<B", raw, 4, copy_kind)
     for name, offset, code in fields_of(kind):
         struct.pack_into(f"<{code}", raw, offset, fields[name])
+    if kind == MEMCPY:
+        struct.pack_into("<B", raw, 4, copy_kind)
     return bytes(raw)
 
 
@@ -79,7 +81,10 @@ def test_a_version_that_nobody_has_looked_at_is_refused(version):
 def as_activity(kind, fields):
     """What is to be read of a record: what its kind has not is 0, and its own GPU is both ends of it."""
     there = {"kind": kind} | {name: fields[name] for name, _, _ in fields_of(kind)}
-    ends = {} if kind == PEER_MEMCPY else dict.fromkeys(("from_device", "to_device"), fields["device"])
+    if kind == MEMCPY:
+        there["value"] = fields["value"] & ~0xFF | HOST_TO_DEVICE
+    device = there.get("device", 0)
+    ends = {} if kind == PEER_MEMCPY else dict.fromkeys(("from_device", "to_device"), device)
     return tuple((there | ends).get(name, 0) for name in ACTIVITY.names)
 
 

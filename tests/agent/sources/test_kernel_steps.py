@@ -124,6 +124,53 @@ def test_step_waits_for_launches_if_the_gpu_idles_often(job, waits):
     assert launched(**job).waits_for_launches == waits
 
 
+EVENT, STREAM_WAITS, STREAM, CONTEXT = 1, 2, 3, 4
+"""CUpti_ActivitySynchronizationType."""
+TO_HOST, FROM_DEVICE, PAGEABLE, PINNED = 2, 3 << 8, 1 << 16, 2 << 16
+"""The parts of a copy's value: its kind, and the memories at its ends."""
+
+
+@pytest.mark.parametrize(
+    ("synchronisations", "blocked_ns"),
+    [
+        ([], 0),
+        ([(120, 150, STREAM), (140, 160, CONTEXT)], 40),  # of two threads
+        ([(150, 170, STREAM_WAITS)], 0),
+        ([(50, 130, EVENT), (190, 260, EVENT)], 40),
+    ],
+)
+def test_what_a_host_needs_for_a_step_is_without_its_synchronisations(synchronisations, blocked_ns):
+    trace = Trace()
+    trace.mark(4, 150, host_ns=100)
+    trace.kernel(GEMM, 160, 180)
+    for each in synchronisations:
+        trace.synchronisation(*each)
+    trace.mark(5, 220, host_ns=200)
+    assert read(trace)[0].host_ns == 100 - blocked_ns
+    assert read(trace)[0].compute.tolist() == [[160, 180]]
+
+
+@pytest.mark.parametrize(("waiting", "known"), [(800, True), (1000, False)])
+def test_a_full_queue_may_have_blocked_the_host(waiting, known):
+    trace = Trace()
+    trace.mark(0, 1, host_ns=0)
+    for at in range(1200):
+        trace.kernel(GEMM, 10 * at, 10 * at + 9)
+    trace.mark(1, 12_000, host_ns=10 * (1200 - waiting))
+    trace.mark(2, 12_100, host_ns=12_050)
+    assert [step.host_ns is not None for step in read(trace)] == [known, known]
+
+
+@pytest.mark.parametrize(("memory", "known"), [(PINNED, [True, True]), (PAGEABLE, [False, True])])
+def test_a_copy_to_pageable_memory_may_have_blocked_the_host(memory, known):
+    trace = Trace()
+    trace.mark(0, 0)
+    trace.memcpy(10, 20, value=TO_HOST | FROM_DEVICE | memory)
+    trace.mark(1, 30)
+    trace.mark(2, 60)
+    assert [step.host_ns is not None for step in read(trace)] == known
+
+
 def shuffled(activities):
     return np.random.default_rng(0).permutation(activities)
 
