@@ -31,7 +31,7 @@ MOST_STEPS = 200
 """Newest steps searched at once, for example when a history arrives."""
 BLOCK_STEPS = 8
 """Steps searched at a time. The medians of such blocks show how far a job wanders within seconds: one that
-launches slowly may, by a third."""
+launches slowly may, by a third. They also show a change that single steps are too noisy for."""
 LEAST_BLOCKS, MOST_BLOCKS = 6, 128
 WANDERS = 4.0
 """Minimum change in standard deviations of blocks."""
@@ -54,10 +54,10 @@ class ChangePoints:
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest steps since then that all these ranks know."""
         self._are_measured: deque[bool] = deque(maxlen=MOST_BEFORE)
-        self._unblocked = 0
-        """Newest steps of these that are in no block yet."""
-        self._blocks: deque[Series] = deque(maxlen=MOST_BLOCKS)
-        """Medians of blocks since then, a value for each row of `_rows`."""
+        self._blocks: deque[tuple[int, Series]] = deque(maxlen=MOST_BLOCKS)
+        """Blocks since then: the first step, and a median for each row of `_rows`."""
+        self._blocked = -1
+        """Last step of the last block."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """How far the blocks of earlier levels were from the median of their level."""
         self._wander = np.zeros(1)
@@ -78,32 +78,26 @@ class ChangePoints:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
             for each in (self._columns, self._blocks, self._strays):
                 each.clear()
-            self._wander, self._unblocked = np.zeros(1 + len(ranks)), 0
+            self._wander, self._blocked = np.zeros(1 + len(ranks)), -1
         for number in range(begin, newest + 1):
             self._add(number, [step_of(view, number) for view in running])
-            is_block = number % BLOCK_STEPS == 0
-            if is_block and self._unblocked >= BLOCK_STEPS:
-                self._unblocked = 0
-                self._blocks.append(np.median(self._rows()[:, -BLOCK_STEPS:], axis=1))
-                self._wander = self._deviation()
+            is_block = number % BLOCK_STEPS == 0 and self._add_block()
             if number >= unread and (is_block or number == newest):
-                self._find()
+                self._find(is_block)
         self._read = newest
         return self.first_step
 
     def _add(self, number: int, steps: Sequence[StepTotals | None]) -> None:
         known = [step for step in steps if step is not None]
         if any(step.changes_setting for step in known):
-            self.changed_setting, self.first_step = number, number + 1
-            self._columns.clear()
-            self._begin_level()
+            self.changed_setting = number
+            self._begin_level(number + 1)
         if len(known) < len(steps) or any(step.disturbed for step in known):
             return
         self._are_measured.append(any(step.measured for step in known))
         # Measuring makes the steps of a launch-bound job longer, which is no change.
         if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
             self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
-            self._unblocked += 1
 
     def _rows(self) -> Series:
         """Return the step length, and the counters of each rank, of the newest steps."""
@@ -111,25 +105,36 @@ class ChangePoints:
         counters = values[:, 1:].reshape(-1, len(self._columns))
         return np.vstack((np.median(values[:, 0], axis=0), counters))
 
-    def _find(self) -> None:
-        if len(self._columns) < LEAST_BEFORE + LEAST_AFTER:
-            return
-        rows = self._rows()
-        is_known = ~np.isnan(rows).any(axis=1)
-        if (at := last_change(rows[is_known], WANDERS * self._wander[is_known])) is not None:
-            self.first_step = self._columns[at][0]
-            for _ in range(at):
-                self._columns.popleft()
-            self._begin_level()
+    def _add_block(self) -> bool:
+        unblocked = [number for number, _ in self._columns if number > self._blocked][-BLOCK_STEPS:]
+        if len(unblocked) < BLOCK_STEPS:
+            return False
+        self._blocks.append((unblocked[0], np.median(self._rows()[:, -BLOCK_STEPS:], axis=1)))
+        self._blocked, self._wander = unblocked[-1], self._deviation()
+        return True
 
-    def _begin_level(self) -> None:
-        """Compare the blocks so far with their own median only."""
-        self._strays.extend(_strays(self._blocks))
+    def _find(self, is_block: bool) -> None:
+        for levels, least_after in ((self._columns, None), (self._blocks if is_block else (), LEAST_AFTER)):
+            if len(levels) < LEAST_BEFORE + LEAST_AFTER:
+                continue
+            rows = self._rows() if levels is self._columns else np.stack([row for _, row in levels], axis=1)
+            is_known = ~np.isnan(rows).any(axis=1)
+            at = last_change(rows[is_known], WANDERS * self._wander[is_known], least_after)
+            if at is not None:
+                self._begin_level(levels[at][0])
+                return
+
+    def _begin_level(self, first_step: int) -> None:
+        self.first_step = first_step
+        while self._columns and self._columns[0][0] < first_step:
+            self._columns.popleft()
+        self._strays.extend(_strays([medians for _, medians in self._blocks]))
         self._blocks.clear()
-        self._unblocked, self._wander = len(self._columns), self._deviation()
+        self._blocked = -1
+        self._wander = self._deviation()
 
     def _deviation(self) -> Series:
-        found = [*self._strays, *_strays(self._blocks)]
+        found = [*self._strays, *_strays([medians for _, medians in self._blocks])]
         if len(found) < LEAST_BLOCKS:
             return np.zeros(1 + len(self._ranks))
         return MAD_TO_SIGMA * np.median(np.abs(found), axis=0)
@@ -141,17 +146,18 @@ def _strays(blocks: Collection[Series]) -> Iterable[Series]:
     return found - np.median(found, axis=0) if blocks else ()
 
 
-def last_change(series: Series, least_ns: Series) -> int | None:
+def last_change(series: Series, least_ns: Series, least_after: int | None = None) -> int | None:
     """Return the column where the last change begins, or None. At most MOST_AFTER columns may follow it.
 
     The first row is the step length; the other rows are parts of it. ``least_ns``: each row's minimum
-    change, of shape (rows,).
+    change, of shape (rows,). ``least_after``: minimum columns after a change; None: LASTS_NS of steps.
     """
     steps = series.shape[1]
     length = float(np.median(series[0]))
     least_ns = np.maximum(least_ns, LEAST_SHARE * length)
     first = max(LEAST_BEFORE, steps - MOST_AFTER)
-    least_after = max(LEAST_AFTER, min(LASTS_STEPS, math.ceil(LASTS_NS / max(1.0, length))))
+    if least_after is None:
+        least_after = max(LEAST_AFTER, min(LASTS_STEPS, math.ceil(LASTS_NS / max(1.0, length))))
     # Usually nothing has changed, and one check of all rows shows that.
     moved = np.median(series[:, -LEAST_AFTER:], axis=1) - np.median(series[:, :first], axis=1)
     found = [

@@ -92,6 +92,14 @@ def test_change_of_the_step_is_found_within_twelve_steps(noise, times, seed):
     assert ONSET - 2 <= found[-1] <= ONSET + 2
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_change_that_single_steps_are_too_noisy_for_is_found_within_seconds(seed):
+    before_ms, after_ms = around(f"before {seed}", 0.1), around(f"after {seed}", 0.2)
+    found = looks(lambda number: after_ms(1.4) if number >= 160 else before_ms(), 240)
+    assert set(found[:160]) == {0}
+    assert 150 <= found[-1] <= 170
+
+
 @pytest.mark.parametrize(("counter", "since"), [("loading", ONSET), ("cpu", 0)])
 def test_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
     draw, length_ms = random.Random(counter), around(counter)
