@@ -59,6 +59,8 @@ class Evidence:
     """Transfer times of recent minutes' steps; empty for traces."""
     counted: tuple[Mapping[int, StepTotals], ...] = ()
     """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
+    first: int = 0
+    """The first step since the job last changed."""
 
     @property
     def step_ns(self) -> float:
@@ -109,6 +111,7 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         is_trace=is_trace,
         transfers=snapshot.transfers,
         counted=() if is_trace else _counted(known.values(), first),
+        first=first,
     )
 
 

@@ -222,6 +222,19 @@ def test_what_began_with_the_lateness_is_its_cause(first, rule, told, without_gp
     assert rules(evidence) == {(rule, (LATE,))}
 
 
+@pytest.mark.parametrize(("changed_at", "found"), [(40, {("garbage_collection", (0, 1))}), (24, set())])
+def test_collections_of_ranks_in_turn_cost_time_until_the_job_changes(changed_at, found):
+    def collects(rank, number):
+        return number % 4 == 2 * rank and number < changed_at
+
+    def does(rank, number):
+        usual = 80 if number < changed_at else 40 + 10 * (number % 2 == rank)
+        return [("compute", usual + 40 * collects(rank, number))]
+
+    evidence = job(does, ranks=2, steps=40, full_collections=lambda *at: int(collects(*at)))
+    assert {each for each in rules(evidence) if each[0] == "garbage_collection"} == found
+
+
 @pytest.mark.parametrize(("least", "found"), [(0.7, {("late_launch", (LATE,))}), (0.05, set())])
 def test_training_thread_has_to_sleep_in_nearly_each_step(least, found):
     does = late(("idle", 20), amount=lambda number: 1.5 if number % 3 else least)

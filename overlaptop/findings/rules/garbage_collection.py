@@ -48,7 +48,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         rank: cost_ns
         for rank, view in evidence.ranks.items()
         if any(map(_COLLECTIONS, view.history))
-        and (cost_ns := _cost_ns([step for step in view.history if step.measured and not step.disturbed]))
+        and (cost_ns := _cost_ns([step for step in view.history if step.step >= evidence.first]))
     }
     together_ns = round(sum(costs_ns.values()))
     if together_ns >= COSTLY_SHARE * evidence.step_ns:
@@ -67,7 +67,7 @@ def _cost_ns(steps: list[StepTotals]) -> float:
     """Return the mean cost per step of full collections; 0 if not clear."""
     own_ns: dict[bool, list[int]] = {True: [], False: []}
     for step in steps:
-        if step.full_collections is not None and step.exposed_ns is not None:
+        if step.full_collections is not None and step.exposed_ns is not None and not step.disturbed:
             own_ns[step.full_collections > 0].append(step.step_ns - step.exposed_ns)
     with_ns, without_ns = own_ns[True], own_ns[False]
     if len(with_ns) < FEWEST or len(without_ns) < len(with_ns):
