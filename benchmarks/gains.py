@@ -3,8 +3,9 @@
     python benchmarks/gains.py [--jobs ddp,fsdp2] [--faults dataset,gc] [--both-ms 0,15] [--gpus 0,1]
 
 Rank 1 is slowed in one way after the other (`answers.py`). True is the step's median length with the fault
-less the one before it; promised is the largest gain of findings about rank 1, the median over the second
-half of the fault. With --both-ms both ranks also sleep as long in each step: hosts bound the job then.
+less the mean of those before and after it; promised is the largest gain of findings about rank 1, the
+median over the second half of the fault. With --both-ms both ranks also sleep as long in each step: hosts
+bound the job then.
 """
 
 import os
@@ -38,13 +39,14 @@ def main() -> None:
         os.environ["ANSWERS_BOTH_MS"] = both_ms
         for job in options.jobs.split(","):
             looks, switches = watched(job, options)
-            for on, off in zip(switches[:-1:2], switches[1::2], strict=False):
+            for on, off, after in zip(switches[::2], switches[1::2], switches[2::2], strict=False):
                 promised_ms, rules = promised(looks, on, off)
-                true_ms = off["step_ms"] - on["step_ms"]
+                true_ms = off["step_ms"] - (on["step_ms"] + after["step_ms"]) / 2
                 error_ms = None if promised_ms is None else promised_ms - true_ms
+                lengths = " → ".join(f"{each['step_ms']:.1f}" for each in (on, off, after))
                 print_row(
-                    job, both_ms, on["fault"], f"{on['step_ms']:.1f} → {off['step_ms']:.1f}",
-                    number(true_ms), number(promised_ms), number(error_ms), rules,
+                    job, both_ms, on["fault"], lengths, number(true_ms), number(promised_ms),
+                    number(error_ms), rules,
                 )  # fmt: skip
                 if error_ms is None:
                     missing += 1

@@ -14,6 +14,7 @@ from statistics import fmean, median
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.launching import is_launch_bound
 from overlaptop.findings.lines import apart
+from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -78,7 +79,7 @@ def own_times(
         waits_ns = _waits_ns(evidence, rank, exact=True)
         own[rank] = OwnTime(step_ns - (fmean(waits_ns) if waits_ns else 0), ahead_ns=waits_ns)
     for rank in others:
-        waits_ns = _waits_ns(evidence, rank, exact=is_attributed)
+        waits_ns = _waits_ns(evidence, rank, late, exact=is_attributed)
         wait_ns = fmean(waits_ns) if waits_ns else evidence.most_wait_ns
         host_ns = _host_ns(evidence, rank, late, wait_ns)
         ahead_ns = tuple(each + slows_ns for each in waits_ns)
@@ -95,18 +96,30 @@ def most_by_gpus_ns(evidence: Evidence) -> float:
     return max(0.0, evidence.step_ns - max(known_ns)) if known_ns else inf
 
 
-def _waits_ns(evidence: Evidence, rank: int, *, exact: bool) -> tuple[float, ...]:
-    """Return the rank's wait for others in each step. Not exact: includes exposed time without a breakdown.
-    Empty: not known, or in a pipeline, where ranks wait at different places of the step.
+def _waits_ns(
+    evidence: Evidence, rank: int, late: Collection[int] = (), *, exact: bool
+) -> tuple[float, ...]:
+    """Return what waiting for late ranks costs the rank in each step. Not exact: includes exposed time
+    without a breakdown. Empty: not known, or in a pipeline, where ranks wait at different places of a step.
     """
     if evidence.window is None or evidence.window.in_receives:
         return ()
-    times = (step.waits.times.get(rank) for step in evidence.steps if step.waits is not None)
-    return tuple(
-        each.exposed_wait_ns + (0 if exact else each.exposed_not_attributed_ns)
-        for each in times
-        if each is not None
-    )
+    waits_ns: list[float] = []
+    for step in evidence.steps:
+        times = step.waits.times if step.waits is not None else {}
+        if (own := times.get(rank)) is not None:
+            bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
+            not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
+            waits_ns.append(own.exposed_wait_ns + min(bared_ns, default=0) + not_attributed_ns)
+    return tuple(waits_ns)
+
+
+def _bared_ns(own: WaitTimes, late: WaitTimes) -> int:
+    """Return the transfer that hides behind compute on the late rank, but not on one that waits: this one
+    has computed already.
+    """
+    late_hidden_ns = late.transfer_ns - late.exposed_transfer_ns
+    return max(0, min(own.exposed_transfer_ns - late.exposed_transfer_ns, late_hidden_ns))
 
 
 def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:

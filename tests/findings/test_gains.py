@@ -16,8 +16,10 @@ from overlaptop.findings.measures import computing_ns
 from tests.fleet.builders import MS, stacks
 from tests.fleet.pipeline import gpipe, seen
 
+from . import timelines
 from .jobs import OPTIMIZER_MS, TRANSFER_MS, healthy, job, the
 from .test_late_ranks import host
+from .timelines import Timeline, call
 
 LATE = 1
 COMPUTE_MS = 10
@@ -65,6 +67,23 @@ def test_gain_is_less_by_what_other_ranks_would_be_late_instead():
     found = why_late(job(does, ranks=2, steps=60, launch_lead_ns=lambda *_: 0))
     assert lost_ms < 14
     assert found.gain_ns == pytest.approx(lost_ms * MS, rel=0.04)
+
+
+def test_transfer_that_shows_only_beside_a_late_rank_is_won_with_the_wait():
+    """A late rank's backward hides the first bucket's transfer; the waiting rank has no backward left."""
+
+    def lay(rank, _):
+        begin_ms = 20 * (rank == LATE)
+        compute = ((begin_ms, begin_ms + 30), (55, 60))
+        calls = call("allreduce_", begin_ms + 20, 48), call("allreduce_", begin_ms + 30, 55)
+        phases = (
+            ("forward", begin_ms, begin_ms + 10),
+            ("backward", begin_ms + 10, 55),
+            ("optimizer", 55, 60),
+        )
+        return Timeline(60, compute, calls, phases=phases)
+
+    assert why_late(timelines.job(lay, steps=14)).gain_ns == pytest.approx(20 * MS, rel=0.01)
 
 
 def test_trailing_host_bound_rank_costs_nothing():

@@ -197,7 +197,7 @@ def _plan() -> Iterator[None]:
         _fault = nothing
         _log(**said, on=False, step_ms=1e3 * step_s)
         usual_s = yield from _steps(1, float(os.environ["ANSWERS_OFF_S"]))
-    _log(fault="", on=False)
+    _log(fault="", on=False, step_ms=1e3 * usual_s)
     while True:
         yield
 
