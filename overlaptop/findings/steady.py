@@ -214,7 +214,8 @@ def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> Firs
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
     words = f"measuring, {seconds} s"
-    if is_long and line is not None and line.kind is Kind.MEASURING and snapshot.waits is not None:
-        return line
+    if is_long and line is not None and snapshot.waits is not None:
+        # The verdict of another line has not held yet; its figures count.
+        return line if line.kind is Kind.MEASURING else overlap_line(snapshot)._replace(kind=Kind.MEASURING)
     why = snapshot.not_attributed if snapshot.waits is None and is_long else ""
     return FirstLine(f"{words}: {why}" if why else words, words, kind=Kind.MEASURING)

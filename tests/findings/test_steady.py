@@ -117,7 +117,14 @@ def test_after_a_change_the_earlier_answer_is_kept_at_first():
     ]  # fmt: skip
     missing = (20, None, 90), (34, None, 90), (35, None, 90), (36, HEALTHY, 90)
     assert shown(*settled, *missing)[2:] == [
-        "healthy", "healthy", "measuring, 15 s", "measuring, 16 s",
+        "healthy", "healthy", "measuring, 15 s", overlap_line(SNAPSHOT).words,
+    ]  # fmt: skip
+
+
+def test_figures_are_shown_while_a_late_answer_has_not_held_yet():
+    figures = overlap_line(SNAPSHOT).words
+    assert shown((9, HEALTHY), (20, NOT_YET), (40, HEALTHY), (43, HEALTHY), (44, HEALTHY)) == [
+        "measuring, 9 s", "too few", figures, figures, "healthy",
     ]  # fmt: skip
 
 
