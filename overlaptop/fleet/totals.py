@@ -104,6 +104,7 @@ class _RankFigures(NamedTuple):
     fused: Sequence[int]
     idle: Sequence[int]
     launch_lead: Sequence[int]
+    host: Sequence[int]
 
     @classmethod
     def of(cls, steps: WindowSteps) -> "_RankFigures":
@@ -115,12 +116,8 @@ class _RankFigures(NamedTuple):
 
     @property
     def launch_bound(self) -> bool:
-        return (
-            launch_bound(
-                mean_of_known(self.step) or 0, mean_of_known(self.launch_lead), mean_of_known(self.idle)
-            )
-            is True
-        )
+        means = map(mean_of_known, (self.launch_lead, self.idle, self.host))
+        return launch_bound(mean_of_known(self.step) or 0, *means) is True
 
 
 _FIGURES = attrgetter(*(f"{name}_ns" for name in _RankFigures._fields[1:]))

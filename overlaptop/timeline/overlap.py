@@ -8,6 +8,8 @@ from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs
 
 NO_LEAD = 0.02
 """A launch lead below this share of the step counts as none: the GPU waits for each launch."""
+WHOLE_STEP = 0.9
+"""A CPU that needs this share of the step without being blocked needs all of it."""
 MUCH_IDLE = 0.05
 """Minimum share of idle time in a step that matters."""
 
@@ -95,10 +97,13 @@ def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
     return waited_out
 
 
-def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
-    """Whether the CPU had no lead at the step's end and the GPU was idle in it. The lead alone does not
-    show it: a step that ends with ``loss.item()`` has none. None: not known.
+def launch_bound(
+    step_ns: int, launch_lead_ns: int | None, idle_ns: int | None, host_ns: int | None = None
+) -> bool | None:
+    """Whether the CPU had no lead at the step's end or needed all of it, and the GPU was idle in it. The
+    lead alone does not show it: a step that ends with ``loss.item()`` has none. None: not known.
     """
     if launch_lead_ns is None or idle_ns is None:
         return None
-    return launch_lead_ns < NO_LEAD * step_ns and idle_ns > MUCH_IDLE * step_ns
+    is_slow = launch_lead_ns < NO_LEAD * step_ns or (host_ns or 0) >= WHOLE_STEP * step_ns
+    return is_slow and idle_ns > MUCH_IDLE * step_ns

@@ -96,7 +96,7 @@ class RankFacts(JobView):
         moved = dim(f" · {byte_count(step.comm_bytes)}")
         parts.append((dim("collectives "), bold(count(step.collectives)), moved))
         if step.launch_lead_ns is not None:
-            slow = launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns)
+            slow = launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns, step.host_ns)
             bound = (Segment(" launch-bound", TextStyle("warning", bold=True)),) if slow else ()
             parts.append((dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"), *bound))
         parts += _naming(step, selected) + _links(selected)
