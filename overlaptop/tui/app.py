@@ -335,9 +335,9 @@ class OverlaptopApp(App[int]):
         await self.push_screen(kind(self.dashboard, **about))
 
     async def _top(self, kind: type[OnTop]) -> OnTop:
-        """Return the screen of this kind on top, opened if another one is there."""
+        """Return the screen of this kind on top, opened over the present one if need be."""
         if not isinstance(self.screen, kind):
-            await self._open(kind)
+            await self._open(kind, over=True)
         assert isinstance(self.screen, kind)
         return self.screen
 

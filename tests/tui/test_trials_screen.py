@@ -8,6 +8,8 @@ from textual.widgets import Input
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
 from overlaptop.wire.commands import TRIAL, argument
 from tests.fleet.builders import MS, info
@@ -62,6 +64,19 @@ async def test_a_asks_for_values_and_starts_on_enter(size):
         assert "bucket_cap_mb 50 MiB: a step 3.6 % shorter than with 25 MiB" in text
         assert "to make it permanent: DistributedDataParallel(model, bucket_cap_mb=50)" in text
         assert fills(app, size)
+
+
+@pytest.mark.parametrize(("key", "screen"), [("1", OverviewScreen), ("u", TuneScreen), ("2", RankScreen)])
+async def test_escape_leads_back_to_where_a_was_pressed(key, screen):
+    async with opened(job(), size=SIZE) as (app, pilot):
+        await pilot.press(key, "a", "escape")
+        assert isinstance(app.screen, screen)
+        await begin(pilot, *"60")
+        until_over(app)
+        await pilot.press("escape", "a", "escape")
+        assert "trials of bucket_cap_mb" in await shown(app, pilot), "the result, with its key to keep it"
+        await pilot.press("escape")
+        assert isinstance(app.screen, screen)
 
 
 async def test_longest_time_of_trials_is_said_before_and_during():

@@ -145,7 +145,9 @@ class TrialsScreen(PageScreen):
         self.dashboard.on_change()
 
     async def ask_for_values(self) -> None:
-        """Ask for values of the selected knob to try, unless trials run or it cannot be changed."""
+        """Ask for values of the selected knob to try, unless trials run or it cannot be changed. Escape
+        closes a screen without trials, too.
+        """
         dashboard = self.dashboard
         selected = dashboard.knobs.editable(dashboard.latest)
         if selected is None or dashboard.trials.running:
@@ -157,4 +159,8 @@ class TrialsScreen(PageScreen):
             longest = longest_ns(dashboard.latest)
             hint = f"enter: start{f', up to {duration(longest)} a value' if longest else ''}   esc: not now"
         take = partial(dashboard.answer, dashboard.try_values)
-        await self.ask_line(f"try {selected.knob.name} ", usual, hint, take)
+        await self.ask_line(f"try {selected.knob.name} ", usual, hint, take, left=self._leave_if_empty)
+
+    def _leave_if_empty(self) -> None:
+        if self.dashboard.trials.newest is None:
+            self.action_back()

@@ -64,12 +64,14 @@ class LinePrompt(Prompt):
         hint: str,
         take: Callable[[str], str],
         typed: Callable[[str], str] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """``take``: runs the answer and returns the error; empty: the prompt closes. ``typed``: called at
-        each key, with a partial answer; the prompt stays, and escape answers with nothing.
+        each key, with a partial answer; the prompt stays, and escape answers with nothing. ``left``: called
+        after escape.
         """
         super().__init__()
-        self._asked, self._take, self._typed = f" {printable(asked)}", take, typed
+        self._asked, self._take, self._typed, self._left = f" {printable(asked)}", take, typed, left
         example = hint if typed is not None else ""
         self._input = LineInput(answer, self._answer, self._type, placeholder=example, max_length=80)
         self._hint = Static("" if typed is not None else printable(hint), classes="hint", markup=False)
@@ -97,6 +99,7 @@ class LinePrompt(Prompt):
         if self._typed is not None:
             self._typed("")
         await self.remove()
+        self._left()
 
     async def _answer(self) -> None:
         if fault := self._take(self._input.value):

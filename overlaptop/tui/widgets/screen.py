@@ -80,12 +80,13 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         hint: str,
         take: Callable[[str], str],
         typed: Callable[[str], str] | None = None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """Ask for a line of text; arguments as of LinePrompt."""
         # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
-        await self.ask(LinePrompt(asked, answer, hint, take, typed))
+        await self.ask(LinePrompt(asked, answer, hint, take, typed, left))
 
     async def ask_for_value(self) -> None:
         """Ask for a value of the selected knob, or show why it cannot be changed."""
