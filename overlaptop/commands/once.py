@@ -22,6 +22,7 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_text, ranks_text, totals_text, window_text
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, waiting_at_least, waiting_ns
+from overlaptop.report.who_is_late import UNTIL_THEN
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
@@ -78,15 +79,17 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     wrong = troubles.in_full(trouble) if trouble is not None else ""
     in_short = in_a_line(found) if found and (said is None or said.rule != found[0].rule) else ""
     hint = troubles.no_step_hint(snapshot.ranks)
+    before = UNTIL_THEN if wrong else ""
     lines = [
         title(snapshot),
         *([wrong] if wrong else []),
         *([hint] if hint and hint not in wrong else []),
         *warnings(snapshot),
         *([said.words] if said is not None else []),
-        *([f"{'until then: ' if wrong else ''}{in_short}"] if in_short else []),
+        *([f"{before}{in_short}"] if in_short else []),
         *([text.printable(f"to do: {found[0].advice}")] if found and not wrong else []),
-        "   ".join(
+        (before if snapshot.totals.steps else "")
+        + "   ".join(
             [*(f"{name} {figure}" for name, figure in totals.items()), window_text(snapshot.totals)]
         ),
         table.render(),

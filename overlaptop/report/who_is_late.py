@@ -33,6 +33,8 @@ CLEAR_STEPS = 16
 """Steps needed to say that no rank is late, if waits cost time."""
 NOBODY, TOO_FEW = "No rank is clearly late", "Too few steps yet to say who is late"
 NOTHING = "Nothing to fix"
+UNTIL_THEN = "until then: "
+"""Before figures of a job that is stuck or has failed."""
 
 
 class Kind(Enum):
@@ -120,7 +122,7 @@ def until_then(snapshot: Snapshot, said: FirstLine | None) -> FirstLine | None:
         return said
     if said.kind in (Kind.MEASURING, Kind.UNKNOWN):
         return None
-    words, brief = f"until then: {said.words}", f"until then: {said.brief}"
+    words, brief = f"{UNTIL_THEN}{said.words}", f"{UNTIL_THEN}{said.brief}"
     return said._replace(words=words, brief=brief, shorter=(), warns=False)
 
 

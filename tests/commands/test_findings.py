@@ -50,7 +50,9 @@ def test_once_says_how_many_findings_there_are_and_the_first():
     assert "finding" not in render(waiting_job(late_ms=0).tick())
     session.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
     page = render(session.tick())
-    assert re.search(r"^until then: rank 1 is late .*\nuntil then: \d findings?", page, re.M)
+    assert re.search(
+        r"^until then: rank 1 is late .*\nuntil then: \d findings?.*\nuntil then: overlap", page, re.M
+    )
     assert "to do:" not in page
 
 
