@@ -135,6 +135,11 @@ def test_late_rank_is_named_with_its_cause_and_gain(how):
     assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns
 
 
+@pytest.mark.parametrize("rule", ["garbage_collection", "data_loading", "slow_compute", "late_launch"])
+def test_short_title_of_a_cause_keeps_its_time(rule):
+    assert "20.0 ms" in the(CAUSES[rule](), rule).headlines[-2]
+
+
 @pytest.mark.parametrize(
     ("slower_ms", "beside_ms", "is_found"),
     [(6, 20, True), (6, 4, False), (0.5, 20, False), (-6, 20, False)],

@@ -29,11 +29,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late_by(evidence, Cause.COLLECTING):
         collections = fmean(each.excesses[full_collections])
         yield each.finding(
-            f" makes {collections:.1f} garbage collections a step more than {each.versus}",
+            f" collects garbage and takes {text.duration(each.takes_ns)} a step longer than {each.versus}",
             each.takes_ns,
             ADVICE,
             Certainty.LIKELY,
-            each.takes_text,
+            f"it makes {collections:.1f} full collections a step more; {each.takes_text}",
         )
     if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
         yield slow.finding(
