@@ -176,7 +176,7 @@ class Totals:
     All follow one rule: times are means over ranks and steps, and shares are ratios of the sums over ranks
     and steps. ``speedup`` is ``(len C + len M + len F) / step`` and ``attainable`` is
     ``(len C + len M + len F) / (max(len C, len M) + len F)``, both of the sums. Left out are steps that a
-    command disturbed, steps before the last change of a setting, and stalls.
+    command disturbed, steps before the last change of a setting, and stalls; none in a window of one step.
     """
 
     step: int | None

@@ -128,11 +128,12 @@ def _window(
 ) -> list[WindowSteps]:
     if window is not Window.STEP:
         return steps_of(counted, newest or 0, window, since)
-    undisturbed = {step.rank: step for step in _alike(counted, lambda step: not step.disturbed)}
+    shown = {step.rank: step for step in _alike(counted, lambda step: not step.disturbed)}
+    shown |= {view.rank: view.measured for view in counted if view.measured is not None}
     return [
         WindowSteps(
             view,
-            [undisturbed[view.rank].step_ns] if view.rank in undisturbed else [],
+            [shown[view.rank].step_ns] if view.rank in shown else [],
             [view.measured] if view.measured is not None else [],
         )
         for view in counted

@@ -99,11 +99,15 @@ async def test_rows_totals_and_timeline_are_of_one_recent_step():
             text = await shown(app, pilot, rest_s=rest_s)
             assert f"rank 0  step {drawn}" in text
             assert f"step {drawn}, mean of 4 ranks" in text
+            assert f"step {drawn} " in text.splitlines()[0]
             assert "exposed 54.0 ms" in text
             assert row_of(text, 0).partition("%")[2].split()[0] == "54.0"
         assert "step 41, mean of 4 ranks" in await shown(app, pilot, rest_s=0.6)
         session.say(*(step(rank, number) for number in range(42, 200) for rank in range(4)))
-        assert "step 199, mean of 4 ranks" in await shown(app, pilot)
+        session.say(*(unmeasured(rank, 200, ms=70) for rank in range(4)))
+        text = await shown(app, pilot)
+        assert "step 199, mean of 4 ranks" in text
+        assert re.search(r"step 199 +80\.0 ms ", text.splitlines()[0])
 
 
 async def test_rows_are_means_of_the_window():

@@ -59,12 +59,14 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     if state.recorded_bytes is not None:
         marks.append((Segment(f"● rec {byte_count(state.recorded_bytes)}", warned),))
     right = [Item(joined(marks, "  "))]
-    if snapshot.totals.step is not None and state.past_step is None:
-        name, number = step_name(snapshot.totals.step)
+    totals = snapshot.totals
+    of_one = totals.window is Window.STEP
+    step = totals.measured_step if of_one and totals.measured_step is not None else totals.step
+    if step is not None and state.past_step is None:
+        name, number = step_name(step)
         right.append(Item((dim(name), bold(number)), 3))
-    if snapshot.totals.step_ns is not None:
-        of_one = snapshot.totals.window is Window.STEP
-        length = bold(f"{duration(snapshot.totals.step_ns):>7}")
+    if totals.step_ns is not None:
+        length = bold(f"{duration(totals.step_ns):>7}")
         right.append(Item((length,) if of_one else (length, dim(" mean")), 2))
     shown = [item for item in left if item.line[0].text]
     right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
