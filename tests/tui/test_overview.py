@@ -110,6 +110,24 @@ async def test_rows_totals_and_timeline_are_of_one_recent_step():
         assert re.search(r"step 199 +80\.0 ms ", text.splitlines()[0])
 
 
+@pytest.mark.parametrize(
+    ("width", "script", "words"),
+    [
+        (160, "/home/me/train.py", "me/train.py"),
+        (160, "runs/june/train.py", "runs/june/train.py"),
+        (160, "../../.venv/lib/python3.12/site-packages/recipes/pretrain.py", "recipes/pretrain.py"),
+        (130, "runs/june/train.py", "runs/june/train.py"),
+        (120, "runs/june/train.py", "june/train.py"),
+        (115, "runs/june/train.py", "train.py"),
+        (160, f"{'long_' * 20}.py", f"{'long_' * 11}…"),
+    ],
+)
+async def test_header_shortens_the_script_and_keeps_other_facts(width, script, words):
+    session = FakeSession(welcome(script=script), status(), info(0), info(1), step(0, 0), step(1, 0))
+    header = (await screen_of(session, size=(width, 30))).splitlines()[0]
+    assert f"overlaptop   {words}   2 ranks · gpu-a   NVIDIA H200   nccl 2.28.9 · kernels " in header
+
+
 async def test_rows_are_means_of_the_window():
     session = running_job(2)
     async with opened(session) as (app, pilot):

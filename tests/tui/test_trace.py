@@ -25,7 +25,7 @@ async def test_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> Non
         lines = screen_lines(app)
         assert lines[0].rstrip().endswith("■ trace")
         assert "2 ranks" in lines[0]
-        assert lines[1].startswith(" kernels: torch.profiler trace")
+        assert lines[1].startswith(" source kernels: torch.profiler trace")
         assert "whole trace    180 µs" in lines[0]
         assert "overlap 66.7 %" in lines[3]
         page = "\n".join(lines)

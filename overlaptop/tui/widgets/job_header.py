@@ -11,7 +11,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.figures import ranks_text
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
-from overlaptop.text import age, byte_count, clock, count, duration, plural, printable
+from overlaptop.text import age, byte_count, clock, count, duration, plural, printable, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.parts import PHASES
@@ -22,7 +22,9 @@ from overlaptop.wire.messages import RankInfo
 
 _WIDE = 90
 """Narrower screens leave out how and when a job ended."""
-_WHOLE_SCRIPT = 110
+_GAP = "   "
+_NAME_CHARS = 24
+"""Characters of the script's name that are shown even if other facts do not fit then."""
 
 
 class JobHeader(JobView):
@@ -40,14 +42,14 @@ class JobHeader(JobView):
 def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     """``alone``: no other line shows the trouble."""
     snapshot, job = state.snapshot, state.snapshot.job
-    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
+    program = Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)
+    facts: list[Item] = []
     if job is not None:
         infos, hosts = _infos(state), _hosts(state)
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
         ranks = (Segment(ranks_text(snapshot)), dim(f" · {hosts}" if hosts else ""))
-        left += [
-            Item((bold(_script(job.script, width)),), 1),
+        facts = [
             Item(ranks, 4),
             Item((dim(_most(info.device for info in infos)),), 7),
             Item((dim(measured),), 5),
@@ -68,17 +70,24 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     if totals.step_ns is not None:
         length = bold(f"{duration(totals.step_ns):>7}")
         right.append(Item((length,) if of_one else (length, dim(" mean")), 2))
-    shown = [item for item in left if item.line[0].text]
     right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
-    return (Segment(" "), *fit(shown, right, width - 1))
+    facts = [item for item in facts if item.line[0].text]
+    if job is not None and job.script:
+        others = joined([item.line for item in (program, *facts, *right)], _GAP)
+        script = _script(job.script, width - 1 - line_width(others) - len(_GAP))
+        facts.insert(0, Item((bold(script),), 1))
+    return (Segment(" "), *fit([program, *facts], right, width - 1, _GAP))
 
 
-def _script(script: str, width: int) -> str:
-    """Return the script as it was started, shortened to its name if need be, and its folder's."""
+def _script(script: str, space: int) -> str:
+    """Return the script as it was started, else its folder and name, else its name: what fits ``space``,
+    the columns that the other facts leave.
+    """
     path = PurePath(script)
-    if width < _WHOLE_SCRIPT:
-        return path.name
-    return str(PurePath(*path.parts[-2:])) if path.is_absolute() else script
+    forms = [] if path.is_absolute() else [script]
+    forms.append(str(PurePath(*path.parts[-2:])))
+    fits = (each for each in forms if line_width((Segment(each),)) <= space)
+    return next(fits, shortened(path.name, max(_NAME_CHARS, space)))
 
 
 def _past(state: ViewState) -> str:
@@ -158,7 +167,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     elif not left and infos:
         # The line above names the source.
         if reason := _most(info.source_reason for info in infos):
-            left.append(Item((dim(f" {_sources(infos)}: {reason}"),)))
+            left.append(Item((dim(f" source {_sources(infos)}: {reason}"),)))
         if not state.exact:
             bound = "compute is an upper bound: gaps between kernels are not seen"
             if state.compute is PHASES:
