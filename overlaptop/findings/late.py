@@ -51,7 +51,7 @@ class Cause(Enum):
     """Why a rank is late, in the order of the checks."""
 
     LOADING = "loading"
-    """Its training thread waits for data."""
+    """Its training thread loads data or waits for it."""
     COPYING = "copying"
     """Its GPU copies longer, with nothing beside the copies."""
     COLLECTING = "collecting"

@@ -12,7 +12,7 @@ from tests.fleet.builders import MS, T0, info
 from tests.tui.fakes import running_job
 from tests.tui.waits import waiting_job
 
-TITLE = "every rank waits 58.0 ms a step for data"
+TITLE = "ranks load data for 58.0 ms a step"
 
 
 def found(gain_ms, rule="data_loading", why_late=False):

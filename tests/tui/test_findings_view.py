@@ -52,13 +52,13 @@ async def test_finding_is_shown_in_full_and_told_to_the_hub_once():
 async def test_narrow_list_keeps_rank_and_cause():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
-        late = "rank 1 waits 85.4 ms a step longer for data than rank 0"
+        late = "rank 1 loads data 85.4 ms a step longer than rank 0"
         app.dashboard.state.findings = (
             found(1, title=late, why_late=True, line="train.py:15 in load"),
             found(2, title="each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs"),
         )
         lines = [text_of(line) for line in app.screen._list.draw(60, 18)]
-        assert lines[2].rstrip().endswith(" rank 1 waits 85.4 ms longer for data")
+        assert lines[2].rstrip().endswith(" rank 1 loads data 85.4 ms longer")
         assert lines[3].rstrip().endswith(" each rank waits 61.6 ms for a CPU")
 
 

@@ -1,4 +1,6 @@
-"""The training thread waits for data, on a late rank or on each rank.
+"""The training thread loads data or waits for it, on a late rank or on each rank.
+
+Titles say that ranks load data: waiting is the word for waiting for other ranks.
 
 Loading beside a busy GPU costs nothing. What each rank does before its first kernel may be loading, too,
 from something else than torch's DataLoader; a line of the script tells it better (`stalled_hosts`).
@@ -33,7 +35,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if (lost_ns := on_each_rank_ns(evidence, _in_loaders_ns)) >= STALL_SHARE * evidence.step_ns:
         yield Finding(
-            title=f"ranks wait {text.duration(lost_ns)} a step for data",
+            title=f"ranks load data for {text.duration(lost_ns)} a step",
             measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step go by in DataLoaders, with "
             "nothing beside it",
             advice=ADVICE,
@@ -59,7 +61,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _does(loads_ns: int | None, than: str) -> str:
-    return f" waits {text.duration(loads_ns)} a step longer for data than {than}"
+    return f" loads data {text.duration(loads_ns)} a step longer than {than}"
 
 
 def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:
