@@ -206,6 +206,8 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
     ]
     numbers = sorted({step.step for each in shown for step in each.drawn if step.start_ns >= start_ns})
     said = f"{text.plural(len(numbers), 'measured step')}, {numbers[0]:,} to {numbers[-1]:,}."
+    if any(each.computing == "phases" for each in shown):
+        said += " Phases (forward, backward, optimizer) are drawn where kernels are not seen."
     if len(shown) < len(job.ranks):
         said += f" The {len(shown)} of {len(job.ranks):,} ranks that others waited for most."
     return said, {"length_ns": end_ns - start_ns, "ranks": ranks}
@@ -222,4 +224,4 @@ def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
 def _lanes(each: RankTimeline) -> dict[str, Spans]:
     """Return the lanes by the page's names."""
     lanes = each.lanes
-    return {"compute": lanes.compute, **each.communication, "copy": lanes.copy, "fused": lanes.fused}
+    return {each.computing: lanes.compute, **each.communication, "copy": lanes.copy, "fused": lanes.fused}

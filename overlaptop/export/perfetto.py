@@ -51,7 +51,7 @@ def _write_rank(writer: "_Writer", job: JobTimeline, each: RankTimeline, flows: 
         writer.slice(
             track, f"step {step.step}", step.start_ns, step.start_ns + step.step_ns, arguments=arguments
         )
-    writer.spans(process, "compute", {"compute": each.lanes.compute})
+    writer.spans(process, each.computing, {each.computing: each.lanes.compute})
     writer.spans(process, "communication", each.communication)
     for row in job.rows_of(each.rank):
         track = writer.track(process, "collectives")

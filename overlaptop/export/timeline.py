@@ -34,6 +34,10 @@ class RankTimeline:
     """`lanes.comm` in disjoint parts: ``waiting``, ``transfer`` and ``not attributed``."""
     samples: tuple[DeviceSample, ...] = ()
     """Samples of the rank's GPU, oldest first."""
+    computing: str = "compute"
+    """The name of `lanes.compute`: ``phases`` if the rank's source does not see kernels. A trace of a CPU
+    has operators.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
             _lanes_of(details[view.rank].values()),
             found,
             samples=view.samples,
+            computing="compute" if view.info.compute_exact else "phases",
         )
         for view in views
         if view.info is not None
@@ -128,13 +133,14 @@ def _rank_timeline(
     lanes: Lanes,
     found: Sequence[Collective],
     samples: tuple[DeviceSample, ...],
+    computing: str = "compute",
 ) -> RankTimeline:
     communication = {}
     if len(lanes.comm):
         own = waiting(info.rank, lanes.comm, found, int(lanes.comm[0, 0]), int(lanes.comm[-1, 1]))
         rest = difference(own.comm, union(own.wait, own.transfer))
         communication = {"waiting": own.wait, "transfer": own.transfer, "not attributed": rest}
-    return RankTimeline(info.rank, info, steps, drawn, lanes, communication, samples)
+    return RankTimeline(info.rank, info, steps, drawn, lanes, communication, samples, computing)
 
 
 def _steps_of(view: RankView) -> tuple[StepTotals, ...]:

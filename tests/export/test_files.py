@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from overlaptop.export import chrome, page, step_table
-from overlaptop.export.timeline import JobTimeline, from_traces
+from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
 from overlaptop.records import FindingRecord
 from tests.export.jobs import RECORDED, all_reduce, folders, recorded, traced
+from tests.fleet.builders import info, status, welcome
+from tests.fleet.fakes import FakeSession
 from tests.formats.traces import kernel, write
+from tests.tui.waits import split_step
 
 FIGURES = (
     *("rank", "step", "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "copy_only_ns"),
@@ -129,6 +132,18 @@ def test_a_long_job_is_drawn_from_the_first_step_that_fits(monkeypatch: pytest.M
     assert len(part) < len(whole)
     monkeypatch.setattr(page, "MAX_SPANS", 1)
     assert "No step is short enough to be drawn." in page.render(job, summary(""))
+
+
+@pytest.mark.parametrize(
+    ("exact", "drawn", "absent"), [(True, "compute", "phases"), (False, "phases", "compute")]
+)
+def test_phases_are_drawn_as_such_where_kernels_are_not_seen(exact: bool, drawn: str, absent: str) -> None:
+    session = FakeSession(welcome(), info(0, exact=exact), *split_step(0, 0), status())
+    html = page.render(from_snapshot(session.tick()), summary(""))
+    (rank,) = json.loads(html.partition('id="data">')[2].partition("</script>")[0])["ranks"]
+    assert drawn in rank["lanes"]
+    assert absent not in rank["lanes"]
+    assert ("Phases (forward, backward, optimizer)" in html) is not exact
 
 
 def test_of_many_ranks_those_are_drawn_that_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
