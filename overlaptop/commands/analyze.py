@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_screen, screen_of
+from overlaptop.commands.arguments import add_screen, screen_of, step_number
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.commands.table import Table
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--step",
-        type=int,
+        type=step_number,
         metavar="N",
-        help="this step instead of the whole trace; on the screen, begin there",
+        help="this step (ProfilerStep#N) instead of the whole trace; on the screen, begin there",
     )
     add_traces(parser)
     add_screen(parser)
@@ -107,9 +107,8 @@ def run(options: argparse.Namespace) -> int:
     job = open_traces(options.paths, options.lane, options.cycle, by_hta=by_hta)
     path = job.path
     number = WHOLE_TRACE if step is None else step
-    if step is not None and step not in (known := job.step_numbers):
-        steps = text.shortened(text.runs_of(known), _MISSING_CHARS) or "the whole trace"
-        raise CommandError(f"{path}: there is no step {step}, only {steps}", 2)
+    if step is not None and step not in job.step_numbers:
+        raise CommandError(f"{path}: there is no step {step}, only {_steps(job) or 'the whole trace'}", 2)
     if job.missing and path.is_dir():
         print_message(f"{path}: {_missing(job)}")
     for line in _remarks(job) if not on_screen else ():
@@ -127,6 +126,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_data(_table(job, number, by_hta=by_hta, ascii_only=options.ascii))
     return 0
+
+
+def _steps(job: TracedJob) -> str:
+    """Return such as ``2-4``, the numbers that ``--step`` takes; empty: none."""
+    known = job.step_numbers
+    if known == [0]:
+        return "0, the whole trace if it has no ProfilerStep marks (prof.step())"
+    return text.shortened(text.runs_of(known), _MISSING_CHARS)
 
 
 def _print_records(job: TracedJob, number: int) -> None:
@@ -229,6 +236,8 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     session.choose(number)
     snapshot = session.tick()
     of = "whole trace" if number == WHOLE_TRACE else f"step {text.count(number)}"
+    if number == WHOLE_TRACE and len(job.step_numbers) > 1:
+        of += f" (steps {_steps(job)})"
     ranks = text.named_ranks([summary.info.rank for summary in job.ranks]) if job.missing else "all ranks"
     found = _found(job) if number == WHOLE_TRACE else ()
     said = first_line(snapshot, found) if job.waits else None

@@ -118,6 +118,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def step_number(text: str) -> int:
+    """Return a step's number, also as screens write it: ``1,284``."""
+    try:
+        return int(text.replace(",", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a step's number, not {text!r}") from None
+
+
 def job_key(text: str) -> str:
     if not re.match(JOB_KEY, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")

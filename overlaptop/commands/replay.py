@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import add_screen, number_from, screen_of
+from overlaptop.commands.arguments import add_screen, number_from, screen_of, step_number
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.recorded import moment_ns, opened
 
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--at", metavar="TIME", help="begin there: 10:05, 10:05:30 or, from the start, +90s")
-    where.add_argument("--step", type=int, metavar="N", help="begin where all ranks have made this step")
+    where.add_argument(
+        "--step", type=step_number, metavar="N", help="begin where all ranks have made this step"
+    )
     parser.add_argument(
         "--speed",
         type=number_from(0.01, 1000),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.formats.traces import DATA, kernel, small_job, write
+from tests.formats.traces import DATA, kernel, mark, small_job, write
 
 from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_here
 
@@ -77,7 +77,7 @@ def test_without_a_terminal_there_is_a_table(tmp_path):
         lines[1]
         == "67 % of communication is hidden; 20.0 µs of 180 µs (11 %) is not. No rank is clearly late."
     )
-    assert lines[2] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
+    assert lines[2] == "whole trace (steps 5-6), all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
     assert lines[4].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
     assert lines[6] == ""
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
@@ -141,12 +141,30 @@ def test_an_option_chooses_a_step_for_the_table_and_the_records():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(["7"], "there is no step 7, only 2-4"), (["3", "--hta"], "leave out --step")]
+    ("options", "words"),
+    [
+        (["7"], "there is no step 7, only 2-4"),
+        (["third"], "must be a step's number, not 'third'"),
+        (["3", "--hta"], "leave out --step"),
+    ],
 )
 def test_a_step_that_is_not_there_is_a_usage_error(options, words):
     done = run_analyze(DATA / "ddp_25mb", "--step", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
+
+
+def test_without_marks_a_wrong_step_says_that_the_trace_is_one(tmp_path):
+    write(tmp_path / "a.json", kernel(0, 20), kernel(30, 40))
+    done = run_analyze(tmp_path / "a.json", "--step", "3")
+    assert done.returncode == 2
+    assert "no step 3, only 0, the whole trace if it has no ProfilerStep marks (prof.step())" in done.stderr
+
+
+def test_a_step_may_be_written_as_screens_write_it(tmp_path):
+    write(tmp_path / "a.json", mark(1284, 0, 50), kernel(0, 20), mark(1285, 50, 90), kernel(60, 20))
+    assert "whole trace (steps 1284-1285), " in run_analyze(tmp_path / "a.json").stdout
+    assert "\nstep 1,284, " in run_analyze(tmp_path / "a.json", "--step", "1,284").stdout
 
 
 # Files that are no traces
