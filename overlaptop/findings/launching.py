@@ -44,14 +44,17 @@ def long_pauses_ns(evidence: Evidence, rank: int) -> float:
 
 
 def longest_pause(evidence: Evidence, rank: int) -> str:
-    """Return such as ``the longest pause, 20.1 ms, is in forward, 3.20 ms after the step's start``."""
+    """Return such as ``the longest pause, 20.1 ms, is in backward, 3.20 ms after the step's start``.
+
+    Forward begins with the step, so a pause there may be in data loading or a garbage collection before it.
+    """
     detail = next((step.details[rank] for step in reversed(evidence.steps) if rank in step.details), None)
     found = pauses(detail).tolist() if detail is not None else []
     if detail is None or not found:
         return ""
     start_ns, end_ns = max(found, key=lambda pause: pause[1] - pause[0])
     phase = next((each.name for each in detail.phases if each.start_ns <= start_ns < each.end_ns), "")
-    inside = f"is in {phase}, " if phase else "is "
+    inside = {"": "is ", "forward": "is before backward, "}.get(phase, f"is in {phase}, ")
     return (
         f"the longest pause, {text.duration(end_ns - start_ns)}, {inside}{text.duration(start_ns)} after "
         "the step's start"

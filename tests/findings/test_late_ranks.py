@@ -289,7 +289,7 @@ def test_one_long_pause_is_no_launch_bound_rank():
     evidence = job(late(("idle", 20)), launch_lead_ns=of_late(0, 9 * MS))
     (found,) = find(evidence)
     assert (found.rule, found.ranks) == ("late_launch", (LATE,))
-    assert "the longest pause, 20.0 ms, is in forward" in found.measured
+    assert "the longest pause, 20.0 ms, is before backward, " in found.measured
 
 
 def test_slow_cpu_asleep_at_a_line_wins_what_it_sleeps():
