@@ -237,13 +237,13 @@ class TroubleRecord(Record, tag="trouble"):
 
 
 class NoticeRecord(Record, tag="notice"):
-    """A process that is not shown, since another one is the same rank, or a restart of the job."""
+    """A process that is not shown because another one has its rank, or a restart of the job by torchrun."""
 
     job: Job
     rank: Rank
     at_ns: UnixNs
     level: Annotated[str, says('`"warning"`')]
-    text: Annotated[str, says("both processes by pid and script, or how often the job was restarted")]
+    text: Annotated[str, says("both processes by pid and script, or the number of the restart")]
 
 
 class EndRecord(Record, tag="end"):

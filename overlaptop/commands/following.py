@@ -45,7 +45,7 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
         snapshot = session.tick()
         view = snapshot.command(command.id)
         if view is None:
-            raise CommandError("the job was started anew, or another one has taken its place")
+            raise CommandError("the job is over: it was started again, or another one has taken its place")
         if view.state not in (printed, *final):
             printed = view.state
             step = f" on step {view.step}" if view.state == "agreed" else ""

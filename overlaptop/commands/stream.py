@@ -210,7 +210,7 @@ def stream(
             snapshot = session.tick()
             if latest is not None and _is_started_again(latest, snapshot):
                 writer.end(latest)
-                print_message("the job was started again: steps are counted from 0")
+                print_message("the job was started again: steps count from 0")
             latest = snapshot
             if detail and (ranks := {view.rank for view in snapshot.ranks}) != watched:
                 watched = ranks

@@ -13,7 +13,7 @@ from overlaptop.wire.messages import NOT_SHOWN, Notice
 def warnings(snapshot: Snapshot) -> list[str]:
     """Return a line for the last restart, and one for each process whose figures are missing."""
     restart = last_restart(snapshot.notices)
-    restarted = [] if restart is None else [f"{restart.text}, last at {clock(restart.at_ns)}"]
+    restarted = [] if restart is None else [f"at {clock(restart.at_ns)} {restart.text}"]
     return [printable(each) for each in (*restarted, *(each.text for each in _not_shown(snapshot)))]
 
 

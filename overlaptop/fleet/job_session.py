@@ -25,7 +25,7 @@ Tap = Callable[[str, Sequence[Message]], None]
 LOOK_EVERY_S = 0.5
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
-RESTARTING = "ranks failed; torchrun may start them again"
+RESTARTING = "ranks failed; if torchrun restarts them, they are shown here"
 MOST_READING_S = 0.1
 """CPU time for which one tick reads, if messages keep coming, as a large job's history does."""
 QUIET_AFTER_S, QUIET_AT_MOST_S = 3.0, 8.0

@@ -111,8 +111,8 @@ class Hub:
         self._socket_paths = ranks_socket(options.job), dashboards_path, view_path
         restarts = _elastic("RESTART_COUNT")
         if restarts:
-            times = "once" if restarts == 1 else f"{restarts} times"
-            notice = Notice(0, self._record.started_ns, "warning", f"{RESTARTED} {times}")
+            words = f"{RESTARTED} after a failure (restart {restarts}): steps count from 0"
+            notice = Notice(0, self._record.started_ns, "warning", words)
             self._history.keep(notice, encode(notice), self._now_s)
         self._record_due_s: float | None = self._now_s
         self._freshened_s = self._now_s

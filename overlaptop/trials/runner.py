@@ -225,7 +225,7 @@ class Trials:
     def _interruption(self, snapshot: Snapshot) -> str:
         """Return why comparisons are no longer possible. Empty if they are."""
         if snapshot.job is None or snapshot.job.job != self._job:
-            return "the job was replaced by another one"
+            return "the job is over: it was started again, or another one has taken its place"
         if snapshot.hub_state in (HubState.ENDED, HubState.TRACE):
             return "the job ended"
         for view in snapshot.ranks:

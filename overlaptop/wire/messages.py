@@ -45,7 +45,7 @@ LEFT_OUT = "are left out"
 NOT_SHOWN = "is not shown"
 """In the hub's notice about a second process of the same rank, which it refused."""
 RESTARTED = "torchrun restarted the job"
-"""In the hub's notice of a restart."""
+"""Begins the hub's notice of a restart."""
 
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",

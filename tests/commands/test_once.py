@@ -253,4 +253,4 @@ def test_process_not_shown_and_restart_are_named():
     notices = [Notice(0, T0, "warning", each) for each in (words, f"{RESTARTED} once")]
     page = page_of(totals(0, 1), totals(1, 1), *notices)
     assert words in page.splitlines()
-    assert f"torchrun restarted the job once, last at {clock(T0)}" in page.splitlines()
+    assert f"at {clock(T0)} torchrun restarted the job once" in page.splitlines()

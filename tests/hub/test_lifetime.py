@@ -269,7 +269,10 @@ def test_restarts_are_in_record_and_notice(hubs, monkeypatch, make_viewer, done,
     assert record.may_restart == may_restart
     viewer = make_viewer()
     viewer.receive(HubStatus)
-    restarted = ("torchrun restarted the job 2 times", record.started_ns)
+    restarted = (
+        "torchrun restarted the job after a failure (restart 2): steps count from 0",
+        record.started_ns,
+    )
     notices = [(notice.text, notice.at_ns) for notice in viewer.of(Notice)]
     assert notices == ([] if may_restart else [restarted])
 

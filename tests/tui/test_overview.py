@@ -49,7 +49,8 @@ async def test_bounds_are_marked_once_and_the_source_is_named():
         for size in SIZES:
             await pilot.resize_terminal(*size)
             text = await shown(app, pilot)
-            assert f"restarted at {clock(T0)}" in text.splitlines()[1]
+            assert f"torchrun restarted the job at {clock(T0)}" in text.splitlines()[1]
+            assert ("steps count from 0" in text) is (size[0] >= 100)
             assert re.findall(r"[≤≥≈][\d.]+", text) == ["≤86.7"]
         assert "idle not seen" in text
 

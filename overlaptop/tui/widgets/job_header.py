@@ -18,7 +18,7 @@ from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import ViewState, step_name
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.commands import CHANGES
-from overlaptop.wire.messages import RankInfo
+from overlaptop.wire.messages import RESTARTED, RankInfo
 
 _WIDE = 90
 """Narrower screens leave out how and when a job ended."""
@@ -161,7 +161,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
             state_of = Segment(each.state, warning._replace(bold=True))
             left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
     if (restart := last_restart(snapshot.notices)) is not None:
-        left.append(Item((Segment(f" restarted at {clock(restart.at_ns)}", warning),)))
+        left.append(Item((Segment(f" {RESTARTED} at {clock(restart.at_ns)}", warning),)))
+        left.append(Item((Segment(" steps count from 0", warning),), 2))
     if not left and state.starting:
         left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
