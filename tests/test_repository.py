@@ -141,6 +141,19 @@ def test_each_rule_has_its_row_in_the_table_of_findings() -> None:
     assert sorted(RULES.keys() - set(rows)) == []
 
 
+def test_remedies_in_the_table_of_findings_are_those_of_the_rules() -> None:
+    """By the code that they name: ``gc.collect()``."""
+    table = (ROOT / "docs" / "findings.md").read_text()
+    remedies = re.findall(r"^\| `\w+` \|.*\| (.+) \|$", table, re.M)
+    named = {code.strip("`") for remedy in remedies for code in re.findall(r"`[^`]+`", remedy)}
+    sources = [
+        *(ROOT / "overlaptop" / "findings").rglob("*.py"),
+        *(ROOT / "overlaptop" / "report").glob("*.py"),
+    ]
+    advice = "\n".join(path.read_text() for path in sources)
+    assert [code for code in sorted(named) if code not in advice] == []
+
+
 _USUAL = re.compile(r"stands? for|stand out|(?:make|makes|no) room|\.floor\(", re.IGNORECASE)
 """Phrases of listed words that the field uses itself."""
 
