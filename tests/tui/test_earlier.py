@@ -215,7 +215,7 @@ def test_job_is_compared_with_the_one_before_at_intervals():
     watched.job("first", compute=90)
     watched.job("second", compute=60)
     found = watched.seen.compare(watched.tick())
-    assert found.title == "beside the job before: train.py"
+    assert found.title == "compared with the run before: train.py"
     assert (found.old, found.new, found.of_change) == ("before", "now", False)
     assert found.before.figures.step_ns > found.after.figures.step_ns
     assert watched.seen.compare(watched.tick()) is found
@@ -282,6 +282,6 @@ async def test_overview_shows_the_job_before_until_d_hides_it():
         session.fleet.apply(welcome(job="job-1"))
         session.say(status(), info(0), *(step(0, number) for number in range(100)))
         text = await shown(app, pilot)
-        for words in ("beside the job before: train.py", "before, 100 steps", "now, 100 steps"):
+        for words in ("compared with the run before: train.py", "before, 100 steps", "now, 100 steps"):
             assert words in text
-        assert "beside the job before" not in await shown(app, pilot, "d")
+        assert "compared with the run before" not in await shown(app, pilot, "d")

@@ -298,7 +298,7 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
     values = {setting.knob: setting.value for setting in after.settings}
     differ = [each for each in before.settings if values.get(each.knob, each.value) != each.value]
     old, new = before.label, after.label
-    title = f"beside the job before: {before.named}"
+    title = f"compared with the {'run' if old == new else 'job'} before: {before.named}"
     if before.job == after.job:
         words = [(each.value, values[each.knob]) for each in differ]
         if len(differ) > 1:
