@@ -33,7 +33,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
             if gain_ns is not None and gain_ns > most_ns:
                 gain_ns = round(most_ns)
             if gain_ns != 0 or name == "slack":
-                every.append(replace(each, rule=name, gain_ns=gain_ns))
+                known_ns = round(step_ns) if evidence.steps else None
+                every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=known_ns))
     every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))
     found: list[Finding] = []
     for each in every:

@@ -50,6 +50,8 @@ class Finding:
     """The ranks concerned; empty: the whole job."""
     rule: str = ""
     """The rule's file name, set by `find`."""
+    step_ns: int | None = None
+    """Median step time behind the gain, set by `find`. None: not known."""
     why_late: bool = False
     """It says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's ...``."""
     line: str = ""
@@ -59,6 +61,11 @@ class Finding:
     def warns(self) -> bool:
         """Return whether a known cause costs the job something."""
         return self.certainty is not Certainty.POSSIBLE and self.gain_ns != 0
+
+    @property
+    def gain_share(self) -> float | None:
+        """Return the gain as a share of the step that it was found in."""
+        return self.gain_ns / self.step_ns if self.gain_ns is not None and self.step_ns else None
 
     @property
     def order_ns(self) -> float:

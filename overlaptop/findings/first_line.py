@@ -71,7 +71,7 @@ def _of_steps(
     stays = STAYS if first.rule == shown else 1.0
     if stays * first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
-    wins = f"; fixing it wins up to {whole_percent(first.gain_ns / totals.step_ns)}"
+    wins = f"; fixing it wins up to {whole_percent(first.gain_share or first.gain_ns / totals.step_ns)}"
     title, short = first.title, first.title.partition(": ")[0]
     return FirstLine(
         f"{title}{wins} of the step ({first.certainty.value})",

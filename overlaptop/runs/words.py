@@ -81,7 +81,8 @@ def _late(each: LateRank) -> str:
 
 
 def _finding(each: FindingRecord) -> str:
-    wins = f"; fixing it wins up to {text.duration(each.gain_ns)} a step" if each.gain_ns else ""
+    of = f" of {text.duration(each.step_ns)}" if each.step_ns else ""
+    wins = f"; fixing it wins up to {text.duration(each.gain_ns)}{of} a step" if each.gain_ns else ""
     return f"{headline(each.title, each.line)}{wins} ({each.certainty}){_until(each)}"
 
 

@@ -16,7 +16,7 @@ from tests.tui.waits import STEPS, say_step, waiting_job
 from .running import records, run_here
 
 FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice", "line",
-          "until_step"]  # fmt: skip
+          "step_ns", "until_step"]  # fmt: skip
 
 
 def findings_of(lines):

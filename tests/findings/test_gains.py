@@ -193,6 +193,12 @@ def test_who_mends_one_of_two_late_ranks_waits_for_the_other():
     assert [each.gain_without() for each in late] == pytest.approx([30 * MS, 30 * MS], abs=MS)
 
 
+def test_gain_is_a_share_of_the_step_that_it_was_found_in():
+    found = why_late(two(50, lead_ms=(1, 0)))
+    assert found.step_ns == step_ms(50) * MS
+    assert found.gain_share == pytest.approx(50 / step_ms(50), rel=0.01)
+
+
 def test_gain_is_at_most_the_step(monkeypatch):
     each = Finding("", "", "", Certainty.LIKELY, 42 * 10**12)
     monkeypatch.setitem(RULES, "greedy", SimpleNamespace(look=lambda evidence: [each]))

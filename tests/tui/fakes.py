@@ -54,7 +54,9 @@ async def shown(app, pilot, *keys, rest_s=0.0):
     app.read()
     app.show()
     await pilot.pause()
-    await pilot.pause()  # the first lays out widgets whose height changed, and draws them later on busy cores
+    await (
+        pilot.pause()
+    )  # the first lays out widgets whose height changed, and draws them later on busy cores
     return screen_text(app)
 
 

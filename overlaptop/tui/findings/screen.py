@@ -87,11 +87,12 @@ class FindingsView(RowList[Finding]):
         return [Item((*titled("Findings"), bold(number))), *moment]
 
     def _in_full(self, each: Finding, width: int) -> list[StyledLine]:
-        totals, gain = self.state.snapshot.totals, "not known"
+        gain = "not known"
         if each.gain_ns is not None:
             gain = f"at most {duration(each.gain_ns)} a step"
-            if totals.step_ns and totals.measured_step != WHOLE_TRACE:
-                gain += f" ({percent(each.gain_ns / totals.step_ns)})"
+            share = each.gain_share
+            if share is not None and self.state.snapshot.totals.measured_step != WHOLE_TRACE:
+                gain += f" of {duration(each.step_ns)} ({percent(share)})"
         lines = paragraph(each.headline, width, BOLD)
         for label, words in (
             ("to do", each.advice),
