@@ -23,7 +23,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if threads:
             advice = "give all ranks as many threads: OMP_NUM_THREADS, torch.set_num_threads()"
         elif late.line is not None:
-            advice = f"look at {late.line.place}; {ON_CPU}"
+            advice = f"look at {late.line.place}: if only this rank needs it, run it less often; {ON_CPU}"
         else:
             advice = ON_CPU if is_on_host else ON_GPU
         longer_ns = late.excess_ns(computing_ns)
