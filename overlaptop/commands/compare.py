@@ -16,7 +16,8 @@ noise (~ where it is not): of the job, then by operation, process group, bucket 
 """
 EPILOG = """\
 A and B are what `overlaptop report` takes: recordings, FILE@10:05-10:10 for a part of one, traces, reports,
-jobs. Runs of unlike work are refused: another number of ranks, other bytes or operations in a step.
+jobs. Runs of unlike work are refused: another number of ranks, other bytes or operations in a step. If only
+bucket sizes differ, all but the buckets is compared.
 
 A run is cut into 7, 14 or 28 blocks of consecutive steps. A difference is more than noise where a
 signed-rank test of the blocks' medians says so, with the errors of all figures together below 5 %, and
@@ -24,6 +25,8 @@ where it is 1 % or more, and 0.2 % of the step: of overlap, 1 point. What differ
 starts of one job is in no block: compare windows of one run, or several runs, where that matters.
 exit status: 0; 1 where --fail-if holds; 2 for a usage error, unlike work, and a file that cannot be read.
 """
+_ADVICE = "compare runs of the same model, batch size and number of ranks"
+_BUCKET = "bucket "
 _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 
 
@@ -45,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = compared(options.a, options.b)
+    found, note = compared(options.a, options.b)
+    if note:
+        print_message(note)
     names = {each.name for each in found}
     for name, _, _ in options.fail_if:
         if name not in names:
@@ -67,21 +72,27 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def compared(a: str, b: str) -> list[DifferenceRecord]:
-    """Return the figures of two sources of `report`. Raises CommandError with status 2 for unlike runs."""
+def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
+    """Return the figures of two sources of `report`, and a note if some are left out. Raises CommandError
+    with status 2 for unlike runs.
+    """
     from overlaptop.commands.run_sources import report_of
-    from overlaptop.runs.compare import differences, unlike
+    from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 
     try:
         before, after = report_of(a), report_of(b)
     except CommandError as fault:  # status 1 is for --fail-if alone
         raise CommandError(str(fault), 2) from fault
     if why := unlike(before.work, after.work):
-        raise CommandError(f"unlike work: {why}", 2)
-    found = differences(before.figures, after.figures)
+        raise CommandError(f"unlike work: {why}: {_ADVICE}", 2)
+    figures, note = before.figures, ""
+    if bucket_sizes_differ(before.work, after.work):
+        note = "bucket sizes differ: buckets are not compared"
+        figures = [each for each in figures if not each.name.startswith(_BUCKET)]
+    found = differences(figures, after.figures)
     if not found:
         raise CommandError("the runs have no figure in common", 2)
-    return found
+    return found, note
 
 
 def _table(found: list[DifferenceRecord], *, every: bool) -> str:
@@ -103,11 +114,12 @@ def _table(found: list[DifferenceRecord], *, every: bool) -> str:
             interval,
         )
     lines = [table.render()]
+    groups = "groups, buckets" if any(each.name.startswith(_BUCKET) for each in found) else "groups"
     rest = [each.judged for each in found if not (every or each.differs) and " " in each.name]
     for judged, verdict in ((True, "no difference"), (False, "not judged, too few steps")):
         if number := rest.count(judged):
             others = text.plural(number, "other figure")
-            lines.append(f"{others} of operations, groups, buckets and ranks: {verdict}")
+            lines.append(f"{others} of operations, {groups} and ranks: {verdict}")
     return "\n".join(lines)
 
 

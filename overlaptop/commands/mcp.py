@@ -114,10 +114,11 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
 
     def compare(a: str, b: str) -> dict[str, Any]:
         """Return what differs in run `b` from run `a`, each a source as `report` takes it. Where `differs`
-        is false, the difference may be noise.
+        is false, the difference may be noise. `note` says which figures are left out.
         """
         with _refusals():
-            return {"differences": to_builtins(compared(a, b))}
+            found, note = compared(a, b)
+        return {"differences": to_builtins(found), "note": note}
 
     def tune(
         knob: str, values: list[int] | None = None, job: str | None = None, budget_steps: int | None = None

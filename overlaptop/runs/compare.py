@@ -5,6 +5,7 @@ the runs are alike, its difference is as likely negative as positive. All figure
 dozens of figures, two would always seem to differ.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
@@ -18,23 +19,49 @@ differs by more than SAME with every change of the machine's load."""
 
 
 def unlike(a: Work, b: Work) -> str:
-    """Return how two runs' work differs. Empty if nothing that is known of both does."""
+    """Return how two runs' work differs. Empty if nothing that is known of both does, except the order of
+    collectives and the sizes of buckets.
+    """
     if a.world_size != b.world_size:
-        return f"{a.world_size} and {text.plural(b.world_size, 'rank')}"
-    orders_a, orders_b = a.operations or [], b.operations or []
-    if any(order in orders_b for order in orders_a):
-        return ""  # in other steps, either may log or save something
+        return f"A has {text.plural(a.world_size, 'rank')}, B has {b.world_size}"
+    if a.operations and b.operations:
+        return _unlike_operations(a.operations, b.operations)
     bytes_a, bytes_b = a.comm_bytes, b.comm_bytes
     if bytes_a is not None and bytes_b is not None and abs(bytes_a - bytes_b) > SAME * bytes_a:
-        return f"{text.byte_count(bytes_a)} and {text.byte_count(bytes_b)} a step"
-    if not orders_a or not orders_b:
-        return ""
-    usual_a, usual_b = orders_a[0], orders_b[0]
-    pairs = zip(usual_a, usual_b, strict=False)
-    first = next((at for at, (of_a, of_b) in enumerate(pairs) if of_a != of_b), None)
-    if first is None:
-        return f"{len(usual_a)} and {text.plural(len(usual_b), 'collective')} a step"
-    return f"collective {first + 1} of a step is {usual_a[first]} and {usual_b[first]}"
+        return f"A moves {text.byte_count(bytes_a)} a step, B {text.byte_count(bytes_b)}"
+    return ""
+
+
+def bucket_sizes_differ(a: Work, b: Work) -> bool:
+    """Return whether steps, of one run or of both, move the same bytes in collectives of other sizes."""
+    sizes: defaultdict[frozenset[object], set[tuple[str, ...]]] = defaultdict(set)
+    for order in (*(a.operations or ()), *(b.operations or ())):
+        sizes[frozenset(_moved(order).items())].add(tuple(sorted(order)))
+    return any(len(each) > 1 for each in sizes.values())
+
+
+def _unlike_operations(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> str:
+    all_a, all_b = list(map(_moved, a)), list(map(_moved, b))
+    if any(moved in all_b for moved in all_a):
+        return ""  # in other steps, either may log or save something
+    of_a, of_b = all_a[0], all_b[0]
+    call, unit = most = max({**of_a, **of_b}, key=lambda each: abs(of_a[each] - of_b[each]))
+    counts = of_a[most], of_b[most]
+    in_a, in_b = map(text.byte_count, counts)
+    if unit == "call" or in_a == in_b:
+        in_a, in_b = (text.plural(count, unit) for count in counts)
+    group, _, op = call.rpartition(": ")
+    return f"{op.strip('_')} of {group or 'all groups'} has {in_a} a step in A, {in_b} in B"
+
+
+def _moved(order: Sequence[str]) -> Counter[tuple[str, str]]:
+    """Return the bytes of each group's operations, and of those without known bytes the calls."""
+    moved: Counter[tuple[str, str]] = Counter()
+    for each in order:
+        call, _, size = each.rpartition(" ")
+        count = int(size) if size.isdecimal() else 0
+        moved[call, "byte" if count else "call"] += count or 1
+    return moved
 
 
 def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:

@@ -57,8 +57,9 @@ async def test_an_agent_reads_how_a_recorded_run_went_and_what_differs(tmp_path:
         run = (await client.call_tool("report", {"source": path})).structured_content["report"]
         assert (run["steps"], run["late_ranks"][0]["rank"]) == (40, 1)
         halves = {"a": f"{path}@+0s-+10s", "b": f"{path}@+10s-+20s"}
-        found = (await client.call_tool("compare", halves)).structured_content["differences"]
-        assert not any(each["differs"] for each in found)
+        found = (await client.call_tool("compare", halves)).structured_content
+        assert not any(each["differs"] for each in found["differences"])
+        assert found["note"] == ""
         answer = await client.call_tool("report", {"source": "/dev/zero"})
         assert answer.is_error
 

@@ -7,13 +7,10 @@ import pytest
 
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import Figure, Work
-from overlaptop.runs.compare import differences, unlike
+from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 from overlaptop.runs.samples import Samples
 from overlaptop.timeline.arrivals import Collective, Part
 from tests.fleet.builders import MS, step, unmeasured
-
-ORDER = ["pg: allreduce_ 1048576", "pg: broadcast_ 4"]
-WORK = Work(2, 1 << 20, [ORDER])
 
 
 def figures(seed, *, steps=400, longer=1.0, slower=1.0, ranks=2):
@@ -151,21 +148,60 @@ def test_order_of_operations_is_that_of_some_steps():
     assert work(["allreduce_"], ["send"]) is None
 
 
+BYTES, CALL = 1 << 20, "0 dp: allreduce_"
+WHOLE, HALVES = [f"{CALL} {BYTES}"], [f"{CALL} {BYTES // 2}"] * 2
+BARRIER = "0 dp: barrier None"
+
+
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("a", "b", "why"),
     [
-        (Work(2, 1 << 20, [ORDER]), ""),
-        (Work(2, (1 << 20) + 8, [["pg: broadcast_ 8", *ORDER], ORDER]), ""),
-        (Work(2, (1 << 20) + 8, None), ""),
-        (Work(2, None, None), ""),
-        (Work(4, 1 << 20, None), "2 and 4 ranks"),
-        (Work(2, 1 << 21, None), "1.00 MiB and 2.00 MiB a step"),
-        (Work(2, 1 << 20, [ORDER[:1]]), "2 and 1 collective a step"),
+        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [WHOLE]), ""),
+        (Work(2, BYTES, [WHOLE]), Work(2, BYTES + 8, [["0 dp: broadcast_ 8", *WHOLE], WHOLE]), ""),
+        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [HALVES]), ""),
+        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [[BARRIER, *HALVES], HALVES]), ""),
+        (Work(2, BYTES, [[BARRIER, *WHOLE]]), Work(2, BYTES, [[*HALVES, BARRIER]]), ""),
+        (Work(2, BYTES, [WHOLE]), Work(2, 2 * BYTES, None), "A moves 1.00 MiB a step, B 2.00 MiB"),
+        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, None), ""),
+        (Work(2, BYTES, [WHOLE]), Work(2, None, None), ""),
+        (Work(2, BYTES, [WHOLE]), Work(4, BYTES, [WHOLE]), "A has 2 ranks, B has 4"),
         (
-            Work(2, 1 << 20, [ORDER[::-1]]),
-            "collective 1 of a step is pg: allreduce_ 1048576 and pg: broadcast_ 4",
+            Work(2, BYTES, [WHOLE]),
+            Work(2, 2 * BYTES, [WHOLE * 2]),
+            "allreduce of 0 dp has 1.00 MiB a step in A, 2.00 MiB in B",
+        ),
+        (
+            Work(2, BYTES, [WHOLE]),
+            Work(2, BYTES, [[f"0 dp: allreduce_ {BYTES + 8}"]]),
+            "allreduce of 0 dp has 1,048,576 bytes a step in A, 1,048,584 bytes in B",
+        ),
+        (
+            Work(2, BYTES, [WHOLE]),
+            Work(2, BYTES, [[f"1 tp: allreduce_ {BYTES}"]]),
+            "allreduce of 0 dp has 1.00 MiB a step in A, 0 B in B",
+        ),
+        (
+            Work(2, BYTES, [WHOLE]),
+            Work(2, BYTES, [[*WHOLE, BARRIER]]),
+            "barrier of 0 dp has 0 calls a step in A, 1 call in B",
         ),
     ],
 )
-def test_unlike_work_is_named(other, why):
-    assert unlike(WORK, other) == why
+def test_unlike_work_is_named(a, b, why):
+    assert unlike(a, b) == why
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "differ"),
+    [
+        ([WHOLE], [WHOLE], False),
+        ([[BARRIER, *WHOLE]], [[*WHOLE, BARRIER]], False),
+        ([WHOLE], [[BARRIER, *WHOLE], WHOLE], False),
+        ([WHOLE], None, False),
+        ([WHOLE], [HALVES], True),
+        ([WHOLE, HALVES], [HALVES], True),
+        ([WHOLE], [[BARRIER, *WHOLE], HALVES], True),
+    ],
+)
+def test_bucket_sizes_differ_if_the_same_bytes_are_cut_in_other_pieces(a, b, differ):
+    assert bucket_sizes_differ(Work(2, BYTES, a), Work(2, BYTES, b)) == differ

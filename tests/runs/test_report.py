@@ -20,6 +20,7 @@ from tests.fleet.fakes import FakeSession
 from tests.recording.played import PlayedJob, played
 from tests.tui.waits import split_step, waiting_job
 
+ADVICE = "compare runs of the same model, batch size and number of ranks"
 DATA = Path(__file__).parents[1] / "formats" / "data"
 
 
@@ -261,11 +262,33 @@ def test_compare_shows_overlap_in_points(saved):
     assert run_here("compare", more, saved, "--fail-if", "overlap<-11%").returncode == 0
 
 
+def test_compare_leaves_out_buckets_of_other_sizes(saved):
+    run = json.loads(saved.read_text())
+    (usual,) = run["work"]["operations"]
+    run["work"]["operations"] = [["0 default_pg: allreduce_ 3145728"], usual]
+    other = saved.with_name("rebucketed.json")
+    other.write_text(json.dumps(run))
+    done = run_here("compare", saved, other, "--json")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "overlaptop: bucket sizes differ: buckets are not compared\n",
+    )
+    names = {each["name"] for each in run["figures"]}
+    left_out = names - {each["name"] for each in records(done.stdout)}
+    assert left_out == {f"bucket allreduce_ {size} MiB 0 default_pg" for size in ("1.00", "2.00")}
+    assert "figures of operations, groups and ranks: no" in run_here("compare", saved, other).stdout
+    slower = changed(other, "step", lambda ns: 1.05 * ns)
+    assert run_here("compare", saved, slower, "--fail-if", "step>3%").returncode == 1
+
+
 def test_compare_refuses_unlike_work(recorded, tmp_path):
     path = tmp_path / "wide.mcap"
     played(Clock(), path, 20, ranks=4)
     done = run_here("compare", recorded, path)
-    assert (done.returncode, done.stderr) == (2, "overlaptop: unlike work: 2 and 4 ranks\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"overlaptop: unlike work: A has 2 ranks, B has 4: {ADVICE}\n",
+    )
     assert run_here("compare", recorded, "no-such-job").returncode == 2  # 1 is for --fail-if
 
 
