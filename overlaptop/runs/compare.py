@@ -8,6 +8,7 @@ dozens of figures, two would always seem to differ.
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
+from typing import TypeAlias
 
 from overlaptop import text
 from overlaptop.records import DifferenceRecord, Figure, Work
@@ -19,8 +20,8 @@ differs by more than SAME with every change of the machine's load."""
 
 
 def unlike(a: Work, b: Work) -> str:
-    """Return how two runs' work differs. Empty if nothing that is known of both does, except the order of
-    collectives and the sizes of buckets.
+    """Return how two runs' work differs. Empty if nothing that is known of both does, except the sizes of
+    buckets.
     """
     if a.world_size != b.world_size:
         return f"A has {text.plural(a.world_size, 'rank')}, B has {b.world_size}"
@@ -34,34 +35,56 @@ def unlike(a: Work, b: Work) -> str:
 
 def bucket_sizes_differ(a: Work, b: Work) -> bool:
     """Return whether steps, of one run or of both, move the same bytes in collectives of other sizes."""
-    sizes: defaultdict[frozenset[object], set[tuple[str, ...]]] = defaultdict(set)
+    sizes: defaultdict[_Moved, set[tuple[str, ...]]] = defaultdict(set)
     for order in (*(a.operations or ()), *(b.operations or ())):
-        sizes[frozenset(_moved(order).items())].add(tuple(sorted(order)))
+        sizes[_moved(order)].add(tuple(order))
     return any(len(each) > 1 for each in sizes.values())
+
+
+_Moved: TypeAlias = tuple[tuple[str, str, int], ...]
+"""What a step moves, in order: an operation with its group, ``byte`` or ``call``, and how many of them."""
+
+
+def _moved(order: Sequence[str]) -> _Moved:
+    """Return a step's operations, equal ones in a row as one. Without known bytes, calls are counted."""
+    moved: list[tuple[str, str, int]] = []
+    for each in order:
+        call, _, size = each.rpartition(" ")
+        unit, count = ("byte", int(size)) if size.isdecimal() and int(size) else ("call", 1)
+        if moved and moved[-1][:2] == (call, unit):
+            count += moved.pop()[2]
+        moved.append((call, unit, count))
+    return tuple(moved)
 
 
 def _unlike_operations(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> str:
     all_a, all_b = list(map(_moved, a)), list(map(_moved, b))
     if any(moved in all_b for moved in all_a):
         return ""  # in other steps, either may log or save something
-    of_a, of_b = all_a[0], all_b[0]
-    call, unit = most = max({**of_a, **of_b}, key=lambda each: abs(of_a[each] - of_b[each]))
+    of_a, of_b = _counts(all_a[0]), _counts(all_b[0])
+    most = max({**of_a, **of_b}, key=lambda each: abs(of_a[each] - of_b[each]))
     counts = of_a[most], of_b[most]
+    if counts[0] == counts[1]:
+        first_a, first_b = next(
+            pair for pair in zip(all_a[0], all_b[0], strict=False) if len(set(pair)) > 1
+        )
+        return f"the order differs: {_name(first_a[0])} in A, {_name(first_b[0])} in B at the same place"
     in_a, in_b = map(text.byte_count, counts)
-    if unit == "call" or in_a == in_b:
-        in_a, in_b = (text.plural(count, unit) for count in counts)
+    if most[1] == "call" or in_a == in_b:
+        in_a, in_b = (text.plural(count, most[1]) for count in counts)
+    return f"{_name(most[0])} has {in_a} a step in A, {in_b} in B"
+
+
+def _counts(moved: _Moved) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for call, unit, count in moved:
+        counts[call, unit] += count
+    return counts
+
+
+def _name(call: str) -> str:
     group, _, op = call.rpartition(": ")
-    return f"{op.strip('_')} of {group or 'all groups'} has {in_a} a step in A, {in_b} in B"
-
-
-def _moved(order: Sequence[str]) -> Counter[tuple[str, str]]:
-    """Return the bytes of each group's operations, and of those without known bytes the calls."""
-    moved: Counter[tuple[str, str]] = Counter()
-    for each in order:
-        call, _, size = each.rpartition(" ")
-        count = int(size) if size.isdecimal() else 0
-        moved[call, "byte" if count else "call"] += count or 1
-    return moved
+    return f"{op.strip('_')} of {group or 'all groups'}"
 
 
 def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:

@@ -160,7 +160,11 @@ BARRIER = "0 dp: barrier None"
         (Work(2, BYTES, [WHOLE]), Work(2, BYTES + 8, [["0 dp: broadcast_ 8", *WHOLE], WHOLE]), ""),
         (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [HALVES]), ""),
         (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [[BARRIER, *HALVES], HALVES]), ""),
-        (Work(2, BYTES, [[BARRIER, *WHOLE]]), Work(2, BYTES, [[*HALVES, BARRIER]]), ""),
+        (
+            Work(2, BYTES, [[BARRIER, *WHOLE]]),
+            Work(2, BYTES, [[*HALVES, BARRIER]]),
+            "the order differs: barrier of 0 dp in A, allreduce of 0 dp in B at the same place",
+        ),
         (Work(2, BYTES, [WHOLE]), Work(2, 2 * BYTES, None), "A moves 1.00 MiB a step, B 2.00 MiB"),
         (Work(2, BYTES, [WHOLE]), Work(2, BYTES, None), ""),
         (Work(2, BYTES, [WHOLE]), Work(2, None, None), ""),
