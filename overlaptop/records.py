@@ -494,7 +494,7 @@ class RunRecord(Record, tag="report"):
     exposed_wait_ns: Annotated[int | None, says("ns of it that waited, in the steps that were compared")]
     exposed_transfer_ns: Annotated[int | None, says("ns of it that transferred, likewise")]
     exposed_not_attributed_ns: Annotated[int | None, says("ns of it that is neither, likewise")]
-    bound: Annotated[str | None, says("what set the step's length most of the time; null: not known")]
+    bound: Annotated[str | None, says("what mostly set the step's length; null: nothing, or not known")]
     late_ranks: Annotated[list[LateRank], says("ranks that others waited for, the longest first")]
     findings: Annotated[list[FindingRecord], says("as in a stream, the last of each")]
     troubles: Annotated[list[TroubleRecord], says("hangs and failures, in their order")]

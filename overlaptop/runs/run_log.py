@@ -37,6 +37,7 @@ class RunLog:
         self._troubles: dict[object, TroubleRecord] = {}
         self._late: dict[int, LateRank] = {}
         self._bounds: Counter[str] = Counter()
+        """Looks at measured steps, by what bounded these; empty: nothing did."""
         self._looked_ns: int | None = None
         self._looked_step = -1
 
@@ -88,7 +89,7 @@ class RunLog:
             exposed_wait_ns=times.exposed_wait_ns if times and known else None,
             exposed_transfer_ns=times.exposed_transfer_ns if times and known else None,
             exposed_not_attributed_ns=times.exposed_not_attributed_ns if times else None,
-            bound=usual[0][0] if usual else None,
+            bound=usual[0][0] or None if usual else None,
             late_ranks=sorted(self._late.values(), key=lambda each: -each.for_ns),
             findings=sorted(
                 self._findings.values(),
@@ -138,8 +139,8 @@ class RunLog:
                 each.until_step = until_step
         if window is not None:
             self._note_late(snapshot, window, look.shown)
-        if bound := bound_by(snapshot, look.found, first_line(snapshot, look.found)):
-            self._bounds[bound] += 1
+        if snapshot.totals.exposed_ns is not None:
+            self._bounds[bound_by(snapshot, look.found, first_line(snapshot, look.found))] += 1
         trouble = trouble_of(snapshot)
         if trouble is not None:
             self._troubles[trouble.kind, trouble.ranks] = troubles.record(job.job, trouble)

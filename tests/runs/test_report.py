@@ -135,6 +135,18 @@ def test_report_that_is_asked_for_again_is_the_same(monkeypatch):
     assert [log.report().bound for _ in range(3)] == ["host-bound"] * 3
 
 
+def test_bound_of_a_report_held_most_of_the_time(monkeypatch):
+    session, log = waiting_job(), RunLog()
+    bounds = iter(["communication-bound", "", ""])
+    monkeypatch.setattr(run_log, "bound_by", lambda *_: next(bounds))
+    said = []
+    for _ in range(3):
+        log.take(session.tick())
+        said.append(log.report().bound)
+        session.clock.pass_s(5)
+    assert said == ["communication-bound", "communication-bound", None]
+
+
 def test_job_restarted_without_a_step_has_no_negative_length():
     session, log = waiting_job(), RunLog()
     log.take(session.tick())
