@@ -89,7 +89,7 @@ def open_private(path: Path, above: int, *, create: bool = False) -> int:
         if status.st_uid != os.geteuid():
             raise UntrustedFolderError(f"{path} belongs to uid {status.st_uid}, not to you")
         if (mode := status.st_mode & 0o777) != 0o700:
-            raise UntrustedFolderError(f"{path} has mode {mode:04o}, not 0700: run chmod 700")
+            raise UntrustedFolderError(f"{path} has mode {mode:04o}, not 0700: run chmod 700 {path}")
     except BaseException:
         os.close(found)
         raise

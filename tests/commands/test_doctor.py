@@ -47,7 +47,7 @@ def test_a_fault_is_status_1_and_says_what_to_do(socket_dir):
     socket_dir.chmod(0o755)
     done = run_here("doctor")
     assert (done.returncode, done.stderr) == (1, "")
-    assert f"fault    sockets     {socket_dir} has mode 0755, not 0700: run chmod 700" in done.stdout
+    assert f"{socket_dir} has mode 0755, not 0700: run chmod 700 {socket_dir};" in done.stdout
     assert done.stdout.endswith("monitoring will not work here\n")
 
 
