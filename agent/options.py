@@ -101,6 +101,13 @@ def _share(words: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a share such as 5%, not {words!r}") from None
 
 
+def _folder(words: str) -> str:
+    """Refuse the script of a user who left out the folder."""
+    if Path(words).is_file():
+        raise argparse.ArgumentTypeError(f"it took {words}, a file, as its folder: name one first")
+    return words
+
+
 def parse(words: list[str]) -> CommandLine:
     """Split ``[options] script.py [args]``. A usage error exits with status 2 and one line."""
     parser = _Parser(
@@ -167,6 +174,7 @@ def parse(words: list[str]) -> CommandLine:
     )
     add(
         "--record",
+        type=_folder,
         default="",
         metavar="DIR",
         help="record the job into this folder, from the start, for `overlaptop replay`: a process beside "

@@ -26,6 +26,7 @@ def test_budget_is_a_share_of_the_jobs_time(words):
         ("--source=magic", "--source"),
         ("--evry=2", "unrecognized arguments: --evry=2; did you mean --every?"),
         ("--nonsense", "unrecognized arguments: --nonsense"),
+        (f"--record {__file__}", f"--record: it took {__file__}, a file, as its folder"),
     ],
 )
 def test_option_that_cannot_be_meant_is_a_usage_error(options, complaint, capsys):
