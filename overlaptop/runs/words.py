@@ -32,7 +32,7 @@ def describe(run: RunRecord) -> str:
             "own cost": _cost(run),
         }
         lines += [_row(name, words) for name, words in figures.items() if words]
-    lines += _section("late ranks", [_late(each) for each in run.late_ranks])
+    lines += _section("late ranks", [_late(each, run.work.world_size) for each in run.late_ranks])
     lines += _section("findings", [_finding(each) for each in run.findings])
     lines += _section("troubles", [each.text for each in run.troubles])
     lines += _section(
@@ -72,10 +72,11 @@ def _parts(run: RunRecord) -> str:
     return exposed_text(times, run.exposed_ns)
 
 
-def _late(each: LateRank) -> str:
+def _late(each: LateRank, world_size: int) -> str:
     why = f": {each.cause}" if each.cause else ""
+    who = f"rank {1 - each.rank} waits" if world_size == 2 else "the others wait"
     return (
-        f"rank {each.rank} late in {each.late_count} of {each.collectives} collectives, the others wait "
+        f"rank {each.rank} late in {each.late_count} of {each.collectives} collectives, {who} "
         f"{text.duration(each.wait_ns)} a step{why}{_until(each)}"
     )
 

@@ -85,6 +85,14 @@ def test_report_says_who_was_late_and_what_that_cost():
     )
 
 
+def test_only_other_rank_is_named_as_the_one_that_waits():
+    run = report_of(waiting_job())
+    (late,) = run.late_ranks
+    two = replace(run, work=replace(run.work, world_size=2), late_ranks=[replace(late, rank=1)])
+    assert "collectives, the others wait " in describe(run)
+    assert "collectives, rank 0 waits " in describe(two)
+
+
 def test_last_snapshot_alone_says_what_its_steps_do():
     session = FakeSession(welcome(), info(0), info(1), status())
     totals, details = zip(*(split_step(rank, at) for at in range(4) for rank in (0, 1)), strict=True)
