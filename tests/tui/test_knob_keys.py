@@ -135,6 +135,11 @@ async def test_in_tune_keys_change_the_knob_at_the_cursor():
         assert sent(session)[1:] == ["restore accumulation"]
 
 
+async def test_tune_says_in_whole_words_that_control_is_needed():
+    async with opened(uncontrolled(), size=(100, 30)) as (app, pilot):
+        assert line_of(await shown(app, pilot, "u"), "bucket_cap_mb").rstrip().endswith(" needs --control")
+
+
 async def test_log_of_changes_has_the_newest_first():
     session = controlled_job()
     async with opened(session) as (app, pilot):

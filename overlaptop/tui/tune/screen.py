@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import ClassVar
 
 from overlaptop.fleet.commands import FAILED
-from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.knobs import NOT_ALLOWED, JobKnob
 from overlaptop.jobs import change_log
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.report.hosts import is_there
@@ -184,8 +184,10 @@ def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     change = state.change
     if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
         now = (Segment(f"{change.old} → {change.new}", BOLD_WARNING),)
-    if job_knob.refusal:
-        note: StyledLine = (dim(f"fixed: {job_knob.refusal}"),)
+    if job_knob.refusal == NOT_ALLOWED:
+        note: StyledLine = (dim("needs --control"),)
+    elif job_knob.refusal:
+        note = (dim(f"fixed: {job_knob.refusal}"),)
     elif state.readonly:
         note = (dim("read-only"),)
     elif knob.name == state.selected_name:
