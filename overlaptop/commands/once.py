@@ -171,10 +171,10 @@ def title(snapshot: Snapshot) -> str:
 
 
 def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[str]:
-    row, measured = view.row, view.measured
+    row, measured, newest = view.row, view.measured, view.last or view.row
     return [
         str(view.rank),
-        text.count(row.step if row else None),
+        text.count(newest.step if newest else None),
         text.duration(row.step_ns if row else None),
         text.percent(row.overlap if row else None),
         text.duration(row.exposed_ns if row else None),

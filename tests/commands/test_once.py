@@ -146,9 +146,9 @@ def test_where_steps_are_left_out_for_good_it_is_said_why():
     assert page.splitlines()[1] == f"overlap is not known: {why}"
 
 
-def test_a_row_is_of_the_newest_step_whose_lanes_are_known():
+def test_row_names_the_newest_step_and_has_figures_of_measured_ones():
     page = page_of(totals(1, 0), totals(0, 0), unmeasured(0, 7))
-    assert (cells(page, 0)[1], cells(page, 0)[3]) == ("0", "75.0 %")
+    assert (cells(page, 0)[1], cells(page, 0)[3]) == ("7", "75.0 %")
 
 
 def test_rows_are_means_over_the_steps_of_the_totals():
