@@ -54,6 +54,20 @@ def plain(page: str) -> str:
     return page.translate(_ASCII).encode("ascii", "replace").decode()
 
 
+def wrapped(page: str) -> str:
+    """Wrap lines at words if stdout is a terminal; later lines are indented."""
+    if not sys.stdout.isatty():
+        return page
+    import shutil
+    import textwrap
+
+    columns = shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(
+        columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(wrapper.fill, page.splitlines()))
+
+
 def replace_unencodable() -> None:
     """Make stdout and stderr print in ASCII what their encoding lacks, instead of raising."""
     codecs.register_error(_ERRORS, _replacement)

@@ -3,7 +3,7 @@
 import argparse
 
 from overlaptop.commands.arguments import add_ascii
-from overlaptop.commands.output import plain, print_data
+from overlaptop.commands.output import plain, print_data, wrapped
 
 DESCRIPTION = """\
 Say how a job went: its steps, overlap and exposed communication, what bounded it, late ranks with their
@@ -34,6 +34,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from overlaptop.runs.words import describe
 
-    page = describe(found)
+    page = wrapped(describe(found))
     print_data(plain(page) if options.ascii else page)
     return 0
