@@ -54,6 +54,7 @@ WORKING_SHARE, LONGEST_REST_S = 0.2, 0.45
 """If reading and drawing take long, as with many ranks: their share of the time once the history is read,
 and the longest time between two reads: less than two ticks."""
 _NO_JOB = "no job yet"
+_TRIALS_RUN = "trials run: wait, or stop them with s"
 
 
 class OverlaptopApp(App[int]):
@@ -217,21 +218,24 @@ class OverlaptopApp(App[int]):
             self._say_why_not(event.key)
 
     def _say_why_not(self, key: str) -> None:
-        """Say why the key does nothing here, if it works elsewhere; once, however often it is pressed."""
+        """Say why the key does nothing here, if it works elsewhere."""
         chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings lacks refused ones
         actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
         if any(map(changes_job, actions)) and self.dashboard.state.readonly:
-            if all(told.message != READONLY for told in self._notifications):
-                self.notify(READONLY, timeout=3)
+            self._say_once(READONLY)
         elif any(map(needs_job, actions)) and self.dashboard.state.snapshot.job is None:
-            if all(told.message != _NO_JOB for told in self._notifications):
-                self.notify(_NO_JOB, timeout=3)
+            self._say_once(_NO_JOB)
         elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
             self._select_knob()
             self.dashboard.knobs.editable(self.dashboard.latest)  # the change line has the reason
             self.show()
         elif "hosts" in actions and self.dashboard.state.moving:
             self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
+
+    def _say_once(self, words: str) -> None:
+        """Say why a key does nothing; once, however often it is pressed."""
+        if all(told.message != words for told in self._notifications):
+            self.notify(words, timeout=3)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return self.dashboard.state.does(action)
@@ -270,7 +274,17 @@ class OverlaptopApp(App[int]):
         if isinstance(self.screen, DashboardScreen):
             await self.screen.ask_for_value()
 
+    async def _shows_running(self) -> bool:
+        """Show the running trials, and say that others must wait; False: none run."""
+        if not self.dashboard.trials.running:
+            return False
+        await self._top(TrialsScreen)
+        self._say_once(_TRIALS_RUN)
+        return True
+
     async def action_try_before(self) -> None:
+        if await self._shows_running():
+            return
         try:
             self.dashboard.trials.try_value_before(self.dashboard.latest)
         except ValueRefusedError as fault:
@@ -280,13 +294,14 @@ class OverlaptopApp(App[int]):
         self.show()
 
     async def action_trials(self) -> None:
+        if await self._shows_running():
+            return
         self._select_knob()
         await (await self._top(TrialsScreen)).ask_for_values()
 
     async def action_slack(self) -> None:
         trials, top = self.dashboard.trials, self.screen
-        if trials.running or not isinstance(top, DashboardScreen):
-            await self._top(TrialsScreen)
+        if await self._shows_running() or not isinstance(top, DashboardScreen):
             return
         try:
             delays, question = trials.delays(self.dashboard.latest)

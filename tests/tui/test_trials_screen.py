@@ -145,6 +145,15 @@ async def test_trials_go_on_off_the_screen_until_they_are_stopped(key, words):
         assert "s stop" not in text.splitlines()[-1]
 
 
+async def test_keys_for_other_trials_say_that_these_must_end_first():
+    async with opened(job(), size=SIZE) as (app, pilot):
+        await begin(pilot)
+        for key in ("a", "A", "x"):
+            await pilot.press("escape", key)
+            assert "trials of bucket_cap_mb" in await shown(app, pilot)
+            assert told(app) == ["trials run: wait, or stop them with s"]
+
+
 async def test_capital_a_tries_the_value_before_the_change():
     session = job()
     async with opened(session, size=SIZE) as (app, pilot):

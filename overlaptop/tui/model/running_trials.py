@@ -74,9 +74,7 @@ class DashboardTrials:
         self.newest = RunningTrials(trials, title, held.knob, *_job_of(snapshot))
 
     def try_value_before(self, snapshot: Snapshot) -> None:
-        """Try the value before the newest change, unless trials run. Raises ValueRefusedError."""
-        if self.running:
-            return
+        """Try the value before the newest change. Raises ValueRefusedError."""
         changes = [each for each in snapshot.changes if each.state == CHANGED]
         if not changes or changes[-1].old == changes[-1].new:
             raise ValueRefusedError("nothing was changed: there is no value before to try")

@@ -145,12 +145,12 @@ class TrialsScreen(PageScreen):
         self.dashboard.on_change()
 
     async def ask_for_values(self) -> None:
-        """Ask for values of the selected knob to try, unless trials run or it cannot be changed. Escape
-        closes a screen without trials, too.
+        """Ask for values of the selected knob to try, unless it cannot be changed. Escape closes a screen
+        without trials, too.
         """
         dashboard = self.dashboard
         selected = dashboard.knobs.editable(dashboard.latest)
-        if selected is None or dashboard.trials.running:
+        if selected is None:
             dashboard.on_change()
             return
         usual = usual_values(selected.knob, dashboard.latest)
