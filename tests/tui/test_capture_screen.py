@@ -92,6 +92,16 @@ async def test_prompt_sends_the_typed_steps_or_says_why_not():
         assert [commands.argument(command, "steps") for command in session.sent] == [5, 12]
 
 
+async def test_escape_leads_back_unless_there_is_a_capture():
+    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
+        await pilot.press("c", "escape")
+        assert isinstance(app.screen, OverviewScreen)
+        await ask(pilot)
+        await pilot.press("1", "c", "escape")
+        assert "capture (steps 5)" in await shown(app, pilot)
+        assert isinstance(app.screen, CaptureScreen)
+
+
 @pytest.mark.parametrize("size", SIZES[::2])
 async def test_capture_is_followed_from_sent_to_the_profiler_s_overlap(size, folder):
     session = controlled_job()

@@ -133,8 +133,15 @@ class CaptureScreen(PageScreen):
         super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
 
     async def ask_for_steps(self) -> None:
+        """Ask for the number of steps. Escape closes a screen without a capture, too."""
         hint = "enter: start   esc: not now"
-        await self.ask_line("steps to capture ", _DEFAULT_STEPS, hint, self._capture)
+        await self.ask_line(
+            "steps to capture ", _DEFAULT_STEPS, hint, self._capture, left=self._leave_if_empty
+        )
+
+    def _leave_if_empty(self) -> None:
+        if all(each.name != CAPTURE for each in self.state.snapshot.commands):
+            self.action_back()
 
     def _capture(self, words: str) -> str:
         if not words.strip().isdecimal():
