@@ -220,6 +220,15 @@ async def test_unmeasured_figures_are_dashes_and_never_zero():
     assert AGENT_DISABLED in await screen_of(FakeSession(welcome(world_size=1), status(), gave_up))
 
 
+async def test_timeline_of_a_stuck_job_waits_for_no_step():
+    session = FakeSession(welcome(), status(), info(0), info(1), unmeasured(0, 0), unmeasured(1, 0))
+    async with opened(session) as (app, pilot):
+        assert "waiting for the next step of rank 0" in await shown(app, pilot)
+        session.clock.pass_s(70)
+        session.say(status(silent=(1,)))
+        assert "no step of rank 0 was seen in detail before" in await shown(app, pilot)
+
+
 async def test_every_view_says_why_no_step_is_measured():
     why = "steps with recv_ on gloo are left out: its end is hidden"
     told = [info(rank, exact=False, source="host", source_reason=why) for rank in (0, 1)]
@@ -272,6 +281,7 @@ async def test_header_says_where_a_job_hangs_until_it_goes_on():
         assert "● HUNG for 2 m 23 s" in text
         blamed = "rank 3 has not entered allreduce 25.0 MiB"
         assert f"{blamed}: train.py:88 load_batch; ranks 0-2 wait" in text
+        assert line_of(text, "speed-up").split()[:3] == ["until", "then:", "overlap"]
         await pilot.resize_terminal(*SIZES[2])
         text = await shown(app, pilot)
         assert blamed in text.splitlines()[1]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import Window
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
 from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
-from overlaptop.report.who_is_late import Kind, who_is_late, why_unmeasured
+from overlaptop.report.who_is_late import UNTIL_THEN, Kind, who_is_late, why_unmeasured
 from overlaptop.text import duration, ordinal, plural, runs_of, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
 from overlaptop.tui.draw.segments import (
@@ -125,6 +126,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     if width < _WIDE_TOTALS:
         speed_up = item("speed-up", figures["speed-up"].partition(",")[0], 5)
     return [
+        *_until_then(state),
         item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 7, BOLD, *_exposed_parts(state, width)),
         *_bound(state),
@@ -139,6 +141,12 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         *(_sampling(state) if width >= _WIDE_TOTALS else []),
         *_rule(state, width),
     ]
+
+
+def _until_then(state: ViewState) -> list[Item]:
+    """Return the mark of figures of a job that is stuck or has failed."""
+    is_present = state.past_step is None and state.snapshot.totals.steps
+    return [Item((dim(UNTIL_THEN.strip()),))] if is_present and trouble_of(state.snapshot) else []
 
 
 def _exposed_parts(state: ViewState, width: int) -> StyledLine:

@@ -1,6 +1,7 @@
 """The selected rank's newest detailed step: phases, compute over communication, stalls, to scale."""
 
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.timeline.collectives import sum_where_known
@@ -89,7 +90,8 @@ class Timeline(JobView):
         if state.past_step is not None:
             step = f"step {count(state.past_step)} of rank {selected.rank}"
             return f"the timeline of {step} was not sent, or is kept no more"
-        if selected.ended or selected.node_lost or state.paused_at_ns is not None:
+        over = selected.ended or selected.node_lost or trouble_of(state.snapshot) is not None
+        if over or state.paused_at_ns is not None:
             return f"no step of rank {selected.rank} was seen in detail before"
         return f"waiting for the next step of rank {selected.rank} that is measured in detail"
 
