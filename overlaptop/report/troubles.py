@@ -14,6 +14,14 @@ from overlaptop.wire.messages import RankEnd
 
 ENDED_WELL, INTERRUPTED = "every rank ended well", "interrupted (SIGINT)"
 _HUNG_BEFORE = " while no step ended"
+_TO_DO = {
+    Blame.NOT_ENTERED: "the line of the script says what runs instead of the collective",
+    Blame.ENDED: "often the data had fewer batches: drop_last=True, or DDP's Join",
+    Blame.DELAYED: "the GPU is still at earlier work: nvidia-smi shows whether it runs",
+    Blame.DIFFERS: "compare the ranks' lines of the script",
+    Blame.CANNOT_LEAVE: "look at the network, and at NCCL's log with NCCL_DEBUG=INFO",
+    Blame.UNKNOWN: "nothing was sent: look for the process with ps",
+}
 MOST_NAMED = 3
 """Most runs of ranks that are listed; the ranks of more are counted."""
 MOST_LINES = 3
@@ -111,6 +119,11 @@ def wordings(trouble: Trouble) -> list[str]:
     if trouble.kind is Kind.HUNG:  # the start time goes first: `in_brief`, beside it, has the duration
         said.insert(0, said[0].replace("HUNG", f"HUNG since {since}", 1))
     return said
+
+
+def to_do(trouble: Trouble) -> str:
+    """Return where to look next in a hang; empty: not known."""
+    return _TO_DO.get(trouble.hang.blame, "") if trouble.hang is not None else ""
 
 
 def no_step_hint(ranks: Sequence[RankView]) -> str:

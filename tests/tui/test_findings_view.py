@@ -13,8 +13,9 @@ from overlaptop.report.who_is_late import FirstLine, Kind
 from overlaptop.trials.effect import Effect
 from overlaptop.tui.model.options import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.wire.messages import RankEnd
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 from tests.fleet.builders import MS, T0, Clock, S, info, status, unmeasured, welcome
+from tests.fleet.fakes import FakeSession
 
 from .fakes import line_of, opened, running_job, shown, text_of
 from .waits import say_step, waiting_job
@@ -62,12 +63,30 @@ async def test_narrow_list_keeps_rank_and_cause():
         assert lines[3].rstrip().endswith(" each rank waits 61.6 ms for a CPU")
 
 
-async def test_findings_of_a_failed_job_are_of_the_steps_before():
+async def test_findings_of_a_failed_job_are_below_its_failure(monkeypatch):
+    monkeypatch.setattr(find, "find", lambda _evidence: (found(1), found(2)))
     session = waiting_job()
     async with opened(session) as (app, pilot):
         assert "of the steps before" not in await shown(app, pilot, "f")
         session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"))
-        assert "of the steps before" in await shown(app, pilot)
+        lines = (await shown(app, pilot)).splitlines()
+        at = next(number for number, line in enumerate(lines) if "of the steps before" in line)
+        assert "rank 1 failed: ValueError: boom" in lines[at - 2]
+        await pilot.click(offset=(5, next(row for row in range(at, at + 9) if "cause 2" in lines[row])))
+        assert app.screen._list.selected.rule == "rule_2"
+
+
+async def test_hung_job_without_findings_says_who_hangs_and_what_to_do():
+    session = FakeSession(welcome(), status(), info(0), info(1), unmeasured(0, 0), unmeasured(1, 0))
+    session.clock.pass_s(150)
+    for rank, sequence, stack in ((0, 57, ()), (1, 56, ("train.py:88 load_batch",))):
+        calls = GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 25 << 20, sequence, T0),))
+        session.say(RankStalled(rank, True, (calls,), stack))
+    async with opened(session, size=(100, 30)) as (app, pilot):
+        page = " ".join("\n".join((await shown(app, pilot, "f")).splitlines()[2:]).split())
+        assert "rank 1 has not entered allreduce 25.0 MiB: train.py:88 load_batch; rank 0 waits" in page
+        assert "to do the line of the script says what runs instead of the collective" in page
+        assert "Findings of the steps before No findings. " in page
 
 
 async def test_long_list_keeps_its_cursor_when_figures_change():

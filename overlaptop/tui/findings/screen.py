@@ -5,7 +5,8 @@ from typing import ClassVar
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import most_urgent
 from overlaptop.fleet.snapshot import WHOLE_TRACE
-from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.trouble import Trouble, trouble_of
+from overlaptop.report import troubles
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.who_is_late import Kind, why_unmeasured
 from overlaptop.text import duration, percent
@@ -52,14 +53,18 @@ class FindingsView(RowList[Finding]):
         return row.rule, row.ranks
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        found = self.state.findings
+        found, trouble = self.state.findings, trouble_of(self.state.snapshot)
+        said = _of_trouble(trouble, width) if trouble is not None else []
+        self.above, height = RowList.above + len(said), height - len(said)
         if not found:
             words = _NOT_YET if found is None else _NONE
             if found is None and (why := why_unmeasured(self.state.snapshot.ranks)):
                 words = f"No findings: {why}."
+            elif trouble is not None:
+                words = "No findings."
             elif found is not None and self._may_try_values:
                 words = f"{_NONE} {_TRY}"
-            return [fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
+            return [*said, fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
         about = self._title(f"  {len(found)}")
         about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
         detail = self._in_full(found[self.at(found)], width)
@@ -72,7 +77,7 @@ class FindingsView(RowList[Finding]):
             cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(title),))
             return table.row(cells, cursor=selected)
 
-        return [fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
+        return [*said, fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
 
     @property
     def _may_try_values(self) -> bool:
@@ -81,7 +86,7 @@ class FindingsView(RowList[Finding]):
 
     def _title(self, number: str) -> list[Item]:
         words = "as they were at the pause" if self.state.past_step is not None else ""
-        if not words and number and trouble_of(self.state.snapshot) is not None:
+        if not words and trouble_of(self.state.snapshot) is not None:
             words = "of the steps before"
         moment = [Item((Segment(words, TextStyle("warning")),))] if words else []
         return [Item((*titled("Findings"), bold(number))), *moment]
@@ -124,6 +129,16 @@ class FindingsView(RowList[Finding]):
         if slope.high < HALF:
             return [("slack", f"{figure}: a delay of rank {each.ranks[0]} costs the step so little")]
         return [("delayed", f"{figure}: whether rank {each.ranks[0]} is critical is not known")]
+
+
+def _of_trouble(trouble: Trouble, width: int) -> list[StyledLine]:
+    """Return why no step ends, and what to do, to be shown above the findings."""
+    style = TextStyle(troubles.color(trouble), bold=True)
+    lines = paragraph(troubles.in_full(trouble), width, style)
+    if words := troubles.to_do(trouble):
+        words += "; n shows the line of each rank"
+        lines += hanging((dim(f" {'to do':<10}"),), words, width, TextStyle("accent"))
+    return [*lines, ()]
 
 
 class FindingsScreen(PageScreen):
