@@ -6,6 +6,7 @@ from overlaptop.fleet.timelines import MAX_BYTES, Timelines
 from tests.fleet.builders import MS, T0, S, detail, step
 
 from .fakes import opened, row_of, screen_lines, shown
+from .knobs import BUCKET, by_another, obey, send_knobs
 from .waits import say_step, split_step, waiting_job
 
 
@@ -60,6 +61,22 @@ async def test_keys_go_through_the_kept_steps_and_back_to_live():
             assert "rank 1  step 14 " in text
             assert "no step since" in await shown(app, pilot, rest_s=60)
             assert "no step since" not in await shown(app, pilot, "{")  # as it was
+
+
+async def test_past_step_shows_the_value_that_it_ran_with():
+    session = late_by_turns(10)
+    send_knobs(session, BUCKET, ranks=4)
+    obey(session, by_another(session, 50), 10, "25", "50", ranks=4)
+    for number in range(10, 14):
+        for rank in range(4):
+            totals, timeline = split_step(rank, number)
+            session.say(replace(totals, transitional=number == 10, trial=number == 12), timeline)
+    async with opened(session, size=(160, 45)) as (app, pilot):
+        assert "bucket 50 MiB [ ]" in await shown(app, pilot)
+        for step, value in ((12, "–"), (11, "50 MiB"), (10, "–"), (9, "25 MiB"), (8, "25 MiB")):
+            text = await shown(app, pilot, "{")
+            assert f"past step {step}, " in text
+            assert f"bucket {value} [ ]" in text
 
 
 async def test_l_shows_the_slowest_kept_step_on_its_own_scale():

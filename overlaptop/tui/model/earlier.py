@@ -236,7 +236,7 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
         job=snapshot.job.job,
         label=snapshot.job.script,
         how=_how_it_is(snapshot) if until is None else "changed",
-        settings=_settings(snapshot, since),
+        settings=settings(snapshot, since),
         since=since,
         exact=all_see_gaps(snapshot.ranks),
         figures=JobFigures.of(
@@ -252,7 +252,7 @@ def _changes_made(snapshot: Snapshot) -> Sequence[CommandView]:
     return sorted((each for each in made if each.old != each.new), key=lambda each: each.step or 0)
 
 
-def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
+def settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
     """Return the values from step `since` on.
 
     A changed value comes from its change, since ranks report a knob's value at slightly different times.

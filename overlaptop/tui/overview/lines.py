@@ -12,7 +12,7 @@ from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
 from overlaptop.report.who_is_late import UNTIL_THEN, Kind, who_is_late, why_unmeasured
-from overlaptop.text import duration, ordinal, plural, runs_of, shortened
+from overlaptop.text import UNKNOWN, duration, ordinal, plural, runs_of, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -25,6 +25,7 @@ from overlaptop.tui.draw.segments import (
     bold,
     dim,
 )
+from overlaptop.tui.model.earlier import settings
 from overlaptop.tui.model.parts import (
     COMPUTE,
     FUSED,
@@ -163,7 +164,9 @@ def _knob(state: ViewState) -> list[Item]:
         return []
     knob, change = state.selected_knob.knob, state.change
     value = bold(present_words(knob))
-    if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
+    if state.past_step is not None:
+        value = bold(_value_in(state, state.past_step))
+    elif change is not None and change.state == "pending" and change.knob == knob.name and change.new:
         value = Segment(f"{change.old} → {change.new}".lstrip(), BOLD_WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
     if not state.any_change or state.selected_knob.refusal:
@@ -175,6 +178,14 @@ def _knob(state: ViewState) -> list[Item]:
         # Otherwise the job is over, or a trace: the header says so.
         keys = (dim(f" ({why})"),) if why else ()
     return [Item((dim(f"{short_name(knob.name)} "), value, *keys))]
+
+
+def _value_in(state: ViewState, step: int) -> str:
+    """Return the selected knob's value in this past step; a dash in a trial, or while it was changed."""
+    steps = [view.last for view in state.snapshot.ranks if view.last is not None]
+    values = {each.knob: each.value for each in settings(state.snapshot, step)}
+    changing = any(each.trial or each.transitional for each in steps)
+    return UNKNOWN if changing else values.get(state.selected_name, UNKNOWN)
 
 
 def _launching(state: ViewState) -> list[Item]:
