@@ -20,7 +20,7 @@ def totals_text(totals: Totals, *, exact: bool) -> dict[str, str]:
         **({"fused": duration(totals.fused_ns)} if totals.fused_ns else {}),
         "stall": duration(totals.stall_ns),
         "idle": duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
-        "speed-up": f"{ratio(totals.speedup)}, at best {ratio(totals.attainable)}",
+        "speed-up": f"{ratio(totals.speedup)}, at best by overlap {ratio(totals.attainable)}",
         "dropped": count(totals.dropped),
     }
 

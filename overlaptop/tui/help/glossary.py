@@ -77,7 +77,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     }),
     ((OVERVIEW,), {
         "speed-up": "(compute + communication) / step: the gain over a step without overlap",
-        "at best": "(compute + communication) / the longer of the two: with perfect overlap",
+        "at best": "by perfect overlap alone: (compute + communication) / the longer of the two",
         "before, after": "the mean step before and after a change, drift included; A compares by trials",
         "mean of": "times are means over these ranks and steps, the late rank included; W sets the window. "
                    "= waiting + transfer: from the same steps, ≈: from some of them. Overlap and speed-up "

@@ -123,7 +123,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     stall = item("stall", figures["stall"], 7)._replace(priority=2)  # exposed says nearly the same
     seen = state.exact or totals.idle_ns is not None
     idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)._replace(priority=1)
-    speed_up = item("speed-up", figures["speed-up"], 20)
+    speed_up = item("speed-up", figures["speed-up"], 31)
     if width < _WIDE_TOTALS:
         speed_up = item("speed-up", figures["speed-up"].partition(",")[0], 5)
     return [
