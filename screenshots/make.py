@@ -79,8 +79,8 @@ def tried(app: OverlaptopApp) -> bool:
 
 
 def explained(app: OverlaptopApp) -> bool:
-    """Whether it is known which rank is late, and why."""
-    return any(finding.why_late for finding in app.dashboard.state.findings or ())
+    """Whether it is known which rank is late, why, and what it costs."""
+    return any(finding.why_late and finding.gain_ns for finding in app.dashboard.state.findings or ())
 
 
 def answered(app: OverlaptopApp) -> bool:

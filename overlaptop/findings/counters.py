@@ -78,7 +78,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
     sleeps = cause is Cause.SLEEPING
     line = slow_line(evidence, rank, others, asleep=sleeps) if cause in OF_THE_HOST else None
-    measured = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
+    measured = f"by the counters of the newest {text.plural(len(steps), 'step')}"
     if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"
     gain = None
