@@ -19,6 +19,8 @@ WEAK_CAUSES = ("", "launch_bound")
 """Rules whose cause another may replace soon: a slow CPU is the rest when nothing else is found."""
 NAMELESS_HOLD_NS = 3_000_000_000
 """The same for a late rank without a known cause."""
+NEWS_HOLD_NS = 5_000_000_000
+"""The same for a problem that replaces "nothing is wrong"."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 """The same for "nothing is wrong", in time and in steps."""
 TURN_NS = 10_000_000_000
@@ -201,6 +203,8 @@ class SteadyLine:
             and shown.cause_rule in WEAK_CAUSES
             and line.cause_rule not in WEAK_CAUSES
         )
+        if shown.kind in NOBODY_LATE and line.warns:
+            return max(hold_ns, NEWS_HOLD_NS)
         return hold_ns if adds_cause else max(hold_ns, TURN_NS)
 
 
