@@ -22,6 +22,8 @@ EXPLAINS = 0.5
 
 STEADY = 0.8
 """Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
+STALLED = 3.0
+"""A step this many times as long as the median one stalled, and promises nothing for a usual one."""
 LOST_LEAD = 0.1
 """A host that loses this share of a step of its lead in each step is slowed, usually by a profiler."""
 
@@ -76,11 +78,11 @@ def own_times(
     own: dict[int, OwnTime] = {}
     is_attributed = evidence.window is not None and evidence.window.is_attributed
     for rank in late:
-        waits_ns = _waits_ns(evidence, rank, exact=True)
-        own[rank] = OwnTime(step_ns - (fmean(waits_ns) if waits_ns else 0), ahead_ns=waits_ns)
+        waits_ns, share = _waits(evidence, rank, exact=True)
+        own[rank] = OwnTime(step_ns * (1 - share), ahead_ns=waits_ns)
     for rank in others:
-        waits_ns = _waits_ns(evidence, rank, late, exact=is_attributed)
-        wait_ns = fmean(waits_ns) if waits_ns else evidence.most_wait_ns
+        waits_ns, share = _waits(evidence, rank, late, exact=is_attributed)
+        wait_ns = share * step_ns if waits_ns else evidence.most_wait_ns
         host_ns = _host_ns(evidence, rank, late, wait_ns)
         ahead_ns = tuple(each + slows_ns for each in waits_ns)
         own[rank] = OwnTime(step_ns - wait_ns - slows_ns, host_ns, ahead_ns)
@@ -96,22 +98,26 @@ def most_by_gpus_ns(evidence: Evidence) -> float:
     return max(0.0, evidence.step_ns - max(known_ns)) if known_ns else inf
 
 
-def _waits_ns(
+def _waits(
     evidence: Evidence, rank: int, late: Collection[int] = (), *, exact: bool
-) -> tuple[float, ...]:
-    """Return what waiting for late ranks costs the rank in each step. Not exact: includes exposed time
-    without a breakdown. Empty: not known, or in a pipeline, where ranks wait at different places of a step.
+) -> tuple[tuple[float, ...], float]:
+    """Return what waiting for late ranks costs the rank in each step, ns, and as a share of these steps.
+    Not exact: includes exposed time without a breakdown. Empty and 0: not known, or in a pipeline, where
+    ranks wait at different places of a step.
     """
     if evidence.window is None or evidence.window.in_receives:
-        return ()
+        return (), 0.0
     waits_ns: list[float] = []
+    lengths_ns: list[int] = []
     for step in evidence.steps:
         times = step.waits.times if step.waits is not None else {}
-        if (own := times.get(rank)) is not None:
+        own, totals = times.get(rank), step.totals.get(rank)
+        if own is not None and totals is not None and totals.step_ns < STALLED * evidence.step_ns:
             bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
             not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
             waits_ns.append(own.exposed_wait_ns + min(bared_ns, default=0) + not_attributed_ns)
-    return tuple(waits_ns)
+            lengths_ns.append(totals.step_ns)
+    return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
 
 
 def _bared_ns(own: WaitTimes, late: WaitTimes) -> int:

@@ -199,6 +199,14 @@ def test_gain_is_a_share_of_the_step_that_it_was_found_in():
     assert found.gain_share == pytest.approx(50 / step_ms(50), rel=0.01)
 
 
+def test_a_step_that_stalled_promises_nothing_for_the_others():
+    def does(rank, number):
+        return [("compute", COMPUTE_MS), ("idle", (600 if number == 7 else 8) * (rank == LATE))]
+
+    evidence = job(does, ranks=2, steps=14, launch_lead_ns=lambda rank, _: (rank != LATE) * MS)
+    assert why_late(evidence).gain_ns == pytest.approx(8 * MS, rel=0.05)
+
+
 def test_gain_is_at_most_the_step(monkeypatch):
     each = Finding("", "", "", Certainty.LIKELY, 42 * 10**12)
     monkeypatch.setitem(RULES, "greedy", SimpleNamespace(look=lambda evidence: [each]))
