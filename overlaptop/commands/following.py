@@ -100,7 +100,9 @@ def settle_waits(session: Session) -> Snapshot:
             break
         if limit_s > LIMIT_S and not announced:
             announced = True
-            print_message(f"waiting some {limit_s:.0f} s for {COMPARED_STEPS} steps, to say who is late")
+            print_message(
+                f"waiting some {limit_s:.0f} s for {COMPARED_STEPS} measured steps, to say who is late"
+            )
         pause(session, TICK_S)
         snapshot = session.tick()
         if snapshot.compared != wanted:

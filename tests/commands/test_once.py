@@ -128,7 +128,7 @@ def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
     page = render(settle_waits(session))
     assert said in page.splitlines()[1]
     assert clock.monotonic_s() <= limit_s + 2
-    assert "for 8 steps, to say who is late" in capsys.readouterr().err
+    assert "for 8 measured steps, to say who is late" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch):
