@@ -90,7 +90,7 @@ def answered(app: OverlaptopApp) -> bool:
 
 
 LATE = ("faults", "--late-rank", "1", "--by", "sleep", "--share", "0.4")
-SLOW, FIXED = ("tutorial", "", ""), ("tutorial", "batch_size=16", "batch_size=16, num_workers=4")
+SLOW, FIXED = ("tutorial", "", ""), ("tutorial", "batch_size=16", "batch_size=16, num_workers=8")
 SCENES = (
     Scene("overview", 120, 32, until=answered),
     Scene("overview-wide", 160, 45, until=answered),
