@@ -1,9 +1,8 @@
-"""Detects a job's last change from the step lengths and loading times of its ranks."""
+"""Detects a job's last change from the step lengths, loading times and garbage collections of its ranks."""
 
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +34,18 @@ launches slowly may, by a third. They also show a change that single steps are t
 LEAST_BLOCKS, MOST_BLOCKS = 6, 128
 WANDERS = 4.0
 """Minimum change in standard deviations of blocks."""
-_FIGURES = attrgetter("step_ns", "loading_ns")
-"""Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank sleeps."""
-
 Series = NDArray[np.float64]
+
+_COUNTERS = 2
+
+
+def _figures(step: StepTotals) -> tuple[float | None, ...]:
+    """Return the step's length and its counters in ns: loading, and the whole step if it collects garbage.
+
+    Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank sleeps.
+    """
+    collections = step.full_collections
+    return step.step_ns, step.loading_ns, None if collections is None else step.step_ns * (collections > 0)
 
 
 class ChangePoints:
@@ -78,7 +85,7 @@ class ChangePoints:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
             for each in (self._columns, self._blocks, self._strays):
                 each.clear()
-            self._wander, self._blocked = np.zeros(1 + len(ranks)), -1
+            self._wander, self._blocked = np.zeros(1 + _COUNTERS * len(ranks)), -1
         for number in range(begin, newest + 1):
             self._add(number, [step_of(view, number) for view in running])
             is_block = number % BLOCK_STEPS == 0 and self._add_block()
@@ -97,7 +104,7 @@ class ChangePoints:
         self._are_measured.append(any(step.measured for step in known))
         # Measuring makes the steps of a launch-bound job longer, which is no change.
         if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
-            self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
+            self._columns.append((number, np.array([_figures(step) for step in known], dtype=np.float64)))
 
     def _rows(self) -> Series:
         """Return the step length, and the counters of each rank, of the newest steps."""
@@ -136,7 +143,7 @@ class ChangePoints:
     def _deviation(self) -> Series:
         found = [*self._strays, *_strays([medians for _, medians in self._blocks])]
         if len(found) < LEAST_BLOCKS:
-            return np.zeros(1 + len(self._ranks))
+            return np.zeros(1 + _COUNTERS * len(self._ranks))
         return MAD_TO_SIGMA * np.median(np.abs(found), axis=0)
 
 

@@ -112,6 +112,17 @@ def test_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
     assert (found[ONSET - 1], found[-1]) == (0, since)
 
 
+@pytest.mark.parametrize(("every", "since"), [(1, ONSET), (20, 0)])
+def test_collections_of_one_rank_in_each_step_are_a_change(every, since):
+    length_ms = around("collections")
+
+    def told(rank, number):
+        return {"full_collections": int(rank == 1 and number >= ONSET and number % every == 0)}
+
+    found = looks(lambda _: length_ms(), ONSET + 40, 2, told=told)
+    assert (found[ONSET - 1], found[-1]) == (0, since)
+
+
 def measured(_rank, number):
     return {"comm_ns": 0} if 100 <= number < 132 and number // 16 % 2 == 0 else {}
 
