@@ -21,6 +21,8 @@ Ranks of healthy jobs differ by a few hundredths."""
 HOST_WORTH_SHARE = 0.1
 """The same minimum for ranks whose GPUs have no work ahead, or that have none. A busy machine disturbs them
 more."""
+ALWAYS = 0.95
+"""A rank that is late in this share of its collectives is no victim of a busy machine."""
 RECEIVES_SHARE = 0.25
 """From this share of waiting in receives on, the cause may be a pipeline's schedule."""
 COSTLY_SHARE = 0.02
@@ -139,9 +141,11 @@ class WaitWindow:
         ranks' steps are equally long, so it spends the difference on other work. Equal waiting on all ranks
         is a pipeline's schedule.
         """
-        if self.share < self.worth_share:
+        if self.share < WORTH_SHARE:
             return ()
         found = self._latest()
+        if self.share < self.worth_share and any(each.share < ALWAYS for each in found):
+            return ()
         late = {each.rank for each in found}
         own_ns = [ns for rank, ns in self.waits_ns.items() if rank in late]
         others_ns = [ns for rank, ns in self.waits_ns.items() if rank not in late]
