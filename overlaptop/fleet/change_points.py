@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ second."""
 MOST_BEFORE, MOST_AFTER = 40, 16
 """Maximum steps compared on either side. A change not found within MOST_AFTER steps counts as drift."""
 LEAST_SHARE = 0.15
-"""Minimum change of step or loading time, as a share of the step."""
+"""Minimum change of the step or a counter, as a share of the step."""
 NOISES = 5.0
 """Minimum change in standard deviations of single steps.
 With more than LEAST_AFTER steps, fewer suffice."""
@@ -34,18 +35,13 @@ launches slowly may, by a third. They also show a change that single steps are t
 LEAST_BLOCKS, MOST_BLOCKS = 6, 128
 WANDERS = 4.0
 """Minimum change in standard deviations of blocks."""
+
 Series = NDArray[np.float64]
 
+_FIGURES = attrgetter("step_ns", "loading_ns", "full_collections")
+"""A step's length and counters. Without CPU time: it grows while a rank spins for its GPU or its peers, and
+not while the rank sleeps."""
 _COUNTERS = 2
-
-
-def _figures(step: StepTotals) -> tuple[float | None, ...]:
-    """Return the step's length and its counters in ns: loading, and the whole step if it collects garbage.
-
-    Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank sleeps.
-    """
-    collections = step.full_collections
-    return step.step_ns, step.loading_ns, None if collections is None else step.step_ns * (collections > 0)
 
 
 class ChangePoints:
@@ -59,10 +55,10 @@ class ChangePoints:
         self._read = -1
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
-        """Newest steps since then that all these ranks know."""
+        """Newest steps since then that all these ranks know: the length, then each rank's counters."""
         self._are_measured: deque[bool] = deque(maxlen=MOST_BEFORE)
         self._blocks: deque[tuple[int, Series]] = deque(maxlen=MOST_BLOCKS)
-        """Blocks since then: the first step, and a median for each row of `_rows`."""
+        """Blocks since then: the first step, and the medians of its columns."""
         self._blocked = -1
         """Last step of the last block."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
@@ -104,29 +100,27 @@ class ChangePoints:
         self._are_measured.append(any(step.measured for step in known))
         # Measuring makes the steps of a launch-bound job longer, which is no change.
         if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
-            self._columns.append((number, np.array([_figures(step) for step in known], dtype=np.float64)))
-
-    def _rows(self) -> Series:
-        """Return the step length, and the counters of each rank, of the newest steps."""
-        values = np.stack([column for _, column in self._columns], axis=2)
-        counters = values[:, 1:].reshape(-1, len(self._columns))
-        return np.vstack((np.median(values[:, 0], axis=0), counters))
+            figures = np.array([_FIGURES(step) for step in known], dtype=np.float64)
+            figures[:, 2] = figures[:, 0] * np.sign(figures[:, 2])  # a step that collects counts whole
+            column = np.concatenate(([np.median(figures[:, 0])], figures[:, 1:].ravel()))
+            self._columns.append((number, column))
 
     def _add_block(self) -> bool:
-        unblocked = [number for number, _ in self._columns if number > self._blocked][-BLOCK_STEPS:]
+        unblocked = [each for each in self._columns if each[0] > self._blocked][-BLOCK_STEPS:]
         if len(unblocked) < BLOCK_STEPS:
             return False
-        self._blocks.append((unblocked[0], np.median(self._rows()[:, -BLOCK_STEPS:], axis=1)))
-        self._blocked, self._wander = unblocked[-1], self._deviation()
+        self._blocks.append((unblocked[0][0], np.median(_rows(unblocked), axis=1)))
+        self._blocked, self._wander = unblocked[-1][0], self._deviation()
         return True
 
     def _find(self, is_block: bool) -> None:
         for levels, least_after in ((self._columns, None), (self._blocks if is_block else (), LEAST_AFTER)):
             if len(levels) < LEAST_BEFORE + LEAST_AFTER:
                 continue
-            rows = self._rows() if levels is self._columns else np.stack([row for _, row in levels], axis=1)
-            is_known = ~np.isnan(rows).any(axis=1)
-            at = last_change(rows[is_known], WANDERS * self._wander[is_known], least_after)
+            rows = _rows(levels)
+            varies = np.ptp(rows, axis=1) > 0  # not so where a step is not known
+            varies[0] = True  # the step length
+            at = last_change(rows[varies], WANDERS * self._wander[varies], least_after)
             if at is not None:
                 self._begin_level(levels[at][0])
                 return
@@ -145,6 +139,11 @@ class ChangePoints:
         if len(found) < LEAST_BLOCKS:
             return np.zeros(1 + _COUNTERS * len(self._ranks))
         return MAD_TO_SIGMA * np.median(np.abs(found), axis=0)
+
+
+def _rows(columns: Iterable[tuple[int, Series]]) -> Series:
+    """Return the step length, and the counters of each rank, of these steps or blocks."""
+    return np.stack([column for _, column in columns], axis=1)
 
 
 def _strays(blocks: Collection[Series]) -> Iterable[Series]:
