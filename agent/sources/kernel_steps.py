@@ -179,6 +179,7 @@ def read_steps(
     ]
     marked = activities[[row for _, row in seen]]
     gpu_ns = (marked["start_ns"] + clock_offset_ns).tolist()
+    hosts = _HostTimes(activities, seen, clock_offset_ns)
     cuts = np.searchsorted(nccl_launches, _since(marked["correlation"], first_launch)).tolist()
 
     steps = []
@@ -216,32 +217,42 @@ def read_steps(
                     for at in range(begin, end)
                 ),
                 least_lead_ns=min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
-                host_ns=_host_ns(activities, seen[begin : end + 1], clock_offset_ns),
+                host_ns=hosts.between(begin, end),
             )
         )
     return steps
 
 
-def _host_ns(
-    activities: Activities, seen: Sequence[tuple[StreamMark, int]], clock_offset_ns: int
-) -> int | None:
-    """Return the host's time between a step's first and last mark less its synchronisations. None: a full
-    queue or a copy to pageable memory may have blocked it, too; CUPTI does not say for how long.
-    """
-    (first, first_row), (last, last_row) = seen[0], seen[-1]
-    launches, is_sync = activities["correlation"], activities["kind"] == SYNCHRONIZATION
-    copies = layouts.blocking_copies(activities)["correlation"]
-    if ((_since(copies, launches[first_row]) >= 0) & (_since(copies, launches[last_row]) < 0)).any():
-        return None
-    starts_ns, is_queued = activities["start_ns"] + clock_offset_ns, ~is_sync & (activities["graph"] == 0)
-    for mark, row in seen:
-        is_waiting = is_queued & (_since(launches, launches[row]) < 0) & (starts_ns > mark.host_ns)
-        if np.count_nonzero(is_waiting) >= FULL_QUEUE:
+class _HostTimes:
+    """The host's time between marks less its synchronisations."""
+
+    def __init__(
+        self, activities: Activities, seen: Sequence[tuple[StreamMark, int]], clock_offset_ns: int
+    ) -> None:
+        launches, is_sync = activities["correlation"], activities["kind"] == SYNCHRONIZATION
+        starts_ns = activities["start_ns"] + clock_offset_ns
+        self._set_ns = [mark.host_ns for mark, _ in seen]
+        self._marked = _since(launches[[row for _, row in seen]], launches[seen[0][1]])
+        self._copies = _since(layouts.blocking_copies(activities)["correlation"], launches[seen[0][1]])
+        is_blocked = is_sync & (activities["value"] != STREAM_WAITS)
+        ends_ns = activities["end_ns"][is_blocked] + clock_offset_ns
+        self._blocked = spans.from_bounds(starts_ns[is_blocked], ends_ns)
+        is_queued = ~is_sync & (activities["graph"] == 0)
+        self._is_full = [
+            np.count_nonzero(is_queued & (_since(launches, launches[row]) < 0) & (starts_ns > mark.host_ns))
+            >= FULL_QUEUE
+            for mark, row in seen
+        ]
+
+    def between(self, begin: int, end: int) -> int | None:
+        """Return it for these places in `seen`, in ns. None: a full queue or a copy to pageable memory may
+        have blocked the host, too; CUPTI does not say for how long.
+        """
+        copied = (self._copies >= self._marked[begin]) & (self._copies < self._marked[end])
+        if copied.any() or any(self._is_full[begin : end + 1]):
             return None
-    is_blocked = is_sync & (activities["value"] != STREAM_WAITS)
-    ends_ns = activities["end_ns"][is_blocked] + clock_offset_ns
-    blocked = spans.clip(spans.from_bounds(starts_ns[is_blocked], ends_ns), first.host_ns, last.host_ns)
-    return last.host_ns - first.host_ns - spans.length_ns(blocked)
+        first_ns, last_ns = self._set_ns[begin], self._set_ns[end]
+        return last_ns - first_ns - spans.length_ns(spans.clip(self._blocked, first_ns, last_ns))
 
 
 def _at_possible_times(
