@@ -24,6 +24,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     most the time hosts leave.
     """
     step_ns = evidence.step_ns if evidence.steps else inf
+    known_ns = round(step_ns) if evidence.steps else None
     by_gpus_ns = min(step_ns, most_by_gpus_ns(evidence))
     every: list[Finding] = []
     for name, rule in RULES.items():
@@ -33,7 +34,6 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
             if gain_ns is not None and gain_ns > most_ns:
                 gain_ns = round(most_ns)
             if gain_ns != 0 or name == "slack":
-                known_ns = round(step_ns) if evidence.steps else None
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=known_ns))
     every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))
     found: list[Finding] = []

@@ -109,10 +109,11 @@ def _waits(
         return (), 0.0
     waits_ns: list[float] = []
     lengths_ns: list[int] = []
+    stalled_ns = STALLED * evidence.step_ns
     for step in evidence.steps:
         times = step.waits.times if step.waits is not None else {}
         own, totals = times.get(rank), step.totals.get(rank)
-        if own is not None and totals is not None and totals.step_ns < STALLED * evidence.step_ns:
+        if own is not None and totals is not None and totals.step_ns < stalled_ns:
             bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
             not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
             waits_ns.append(own.exposed_wait_ns + min(bared_ns, default=0) + not_attributed_ns)
