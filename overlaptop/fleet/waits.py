@@ -118,7 +118,8 @@ class WaitWindow:
     waits_ns: Mapping[int, float] = field(default_factory=dict)
     """Waiting of each rank without compute beside it, as the mean over steps."""
     worth_share: float = WORTH_SHARE
-    """Minimum share of the step spent waiting before a rank is called late."""
+    """Minimum share of the step spent waiting before a rank is called late; WORTH_SHARE if it is late
+    ALWAYS."""
     chances: int | None = None
     """Independent samples for the test against chance: the steps, or for a whole trace, which has few
     steps, the collectives. None for one chosen step: statements then hold for that step only."""
