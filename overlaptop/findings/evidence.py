@@ -19,6 +19,8 @@ MIN_STEPS = 3
 """With fewer measured steps there are no findings."""
 COUNTED_STEPS = 64
 """Steps whose counters are compared."""
+LEAST_USUAL, MOST_USUAL = 8, 32
+"""Fewest and most steps whose length is the job's present one."""
 VAGUE_STEPS = 12
 """With fewer in a running job there is no finding without a cause."""
 
@@ -66,6 +68,16 @@ class Evidence:
     def step_ns(self) -> float:
         """Return the median step time of all ranks and steps; at least one step is needed."""
         return median(totals.step_ns for step in self.steps for totals in step.totals.values())
+
+    @property
+    def usual_ns(self) -> float:
+        """Return the median length of the newest steps that were not measured: measuring may take time, and
+        the job may have slowed down since. `step_ns` if too few are known.
+        """
+        usual = [totals for totals in self.counted if not any(step.measured for step in totals.values())]
+        if len(usual) < LEAST_USUAL:
+            return self.step_ns
+        return median(step.step_ns for totals in usual[-MOST_USUAL:] for step in totals.values())
 
     @property
     def exposed_wait_ns(self) -> int:

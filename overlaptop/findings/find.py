@@ -21,18 +21,19 @@ MENDS_HOST = (
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the findings that gain something, largest first. A gain is at most the step, and a GPU's at
-    most the time hosts leave.
+    most the time hosts leave. It is that of a usual step: measured ones take longer in some jobs.
     """
     step_ns = evidence.step_ns if evidence.steps else inf
-    known_ns = round(step_ns) if evidence.steps else None
+    share = min(1.0, evidence.usual_ns / step_ns) if evidence.steps else 1.0
+    known_ns = round(step_ns * share) if evidence.steps else None
     by_gpus_ns = min(step_ns, most_by_gpus_ns(evidence))
     every: list[Finding] = []
     for name, rule in RULES.items():
         for each in rule.look(evidence):
             gain_ns = each.gain_ns
             most_ns = step_ns if each.why_late or name in MENDS_HOST else by_gpus_ns
-            if gain_ns is not None and gain_ns > most_ns:
-                gain_ns = round(most_ns)
+            if gain_ns is not None:
+                gain_ns = round(min(gain_ns, most_ns) * share)
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=known_ns))
     every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))

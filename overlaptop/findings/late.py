@@ -117,6 +117,7 @@ class LateRank(Suspect):
     late_count: int
     collectives: int
     step_ns: float
+    usual_ns: float
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
     wait_text: str
@@ -144,9 +145,8 @@ class LateRank(Suspect):
     def is_slack(self) -> bool:
         """Return whether fixing the rank gains almost nothing."""
         wait_ns = self.step_ns - max((self.own[rank].gpu_ns for rank in self.others), default=0.0)
-        return bool(self.others) and self.gain_without() < min(
-            SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns
-        )
+        lost_ns = self.gain_without() + max(0.0, self.usual_ns - self.step_ns)
+        return bool(self.others) and lost_ns < min(SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns)
 
     @property
     def describe(self) -> str:
@@ -272,6 +272,7 @@ def _late_rank(
         late_count=late.late_count,
         collectives=late.collectives,
         step_ns=evidence.step_ns,
+        usual_ns=evidence.usual_ns,
         own=own,
         wait_text=evidence.wait_text,
         slows_ns=slows_ns,

@@ -106,12 +106,12 @@ def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
 
 
 def test_three_measured_steps_confirm_it():
-    unmeasured = counted(loading_ns=of_late(60 * MS))
-    late = [("idle", 60)]
+    late = [("idle", 80)]
     measured = job(lambda rank, number: [*healthy(rank, number), *late * (rank == LATE)], steps=5)
+    unmeasured = counted(loading_ns=of_late(80 * MS), step_ns=lambda *_: round(measured.step_ns))
     found = the(replace(measured, counted=unmeasured.counted), "data_loading")
     assert (found.ranks, found.certainty) == ((LATE,), Certainty.MEASURED)
-    assert found.gain_ns == pytest.approx(60 * MS, rel=0.02)
+    assert found.gain_ns == pytest.approx(80 * MS, rel=0.02)
 
 
 def test_the_excess_of_each_rank_is_that_over_all_others():

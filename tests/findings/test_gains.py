@@ -6,6 +6,7 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import RULES, find
@@ -144,6 +145,31 @@ def test_host_that_loses_its_lead_needed_less_before():
 def test_too_few_samples_prove_no_slack():
     evidence = two(12, seconds=1)
     assert not trailing(evidence)
+
+
+def usual_steps(evidence, length):
+    """The evidence with as many steps more that were not measured, of this length as a share of theirs."""
+    unmeasured = [
+        {
+            rank: structs.replace(step, comm_ns=None, step_ns=round(length * step.step_ns))
+            for rank, step in totals.items()
+        }
+        for totals in evidence.counted
+    ]
+    return replace(evidence, counted=(*evidence.counted, *unmeasured))
+
+
+@pytest.mark.parametrize(("length", "share"), [(0.8, 0.8), (1.3, 1)])
+def test_gain_is_that_of_steps_that_measuring_does_not_slow(length, share):
+    evidence = two(50, host_ns=(8, 70))
+    found, usual = why_late(evidence), why_late(usual_steps(evidence, length))
+    assert usual.gain_ns == pytest.approx(share * found.gain_ns, rel=0.01)
+    assert usual.gain_share == pytest.approx(found.gain_share, rel=0.01)
+
+
+def test_nothing_is_slack_in_a_job_that_has_slowed_down_since():
+    assert trailing(usual_steps(two(12), 1.05))
+    assert not trailing(usual_steps(two(12), 1.2))
 
 
 def test_without_a_gpu_what_ranks_wait_is_lost():
