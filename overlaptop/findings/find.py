@@ -30,12 +30,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     every: list[Finding] = []
     for name, rule in RULES.items():
         for each in rule.look(evidence):
-            gain_ns = each.gain_ns
-            most_ns = step_ns if each.why_late or name in MENDS_HOST else by_gpus_ns
-            if gain_ns is not None:
+            gain_ns, of_ns = each.gain_ns, each.step_ns
+            if gain_ns is not None and of_ns is None:
+                most_ns = step_ns if each.why_late or name in MENDS_HOST else by_gpus_ns
                 gain_ns = round(min(gain_ns, most_ns) * share)
             if gain_ns != 0 or name == "slack":
-                every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=known_ns))
+                every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
     every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))
     found: list[Finding] = []
     for each in every:

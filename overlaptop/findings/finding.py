@@ -51,7 +51,7 @@ class Finding:
     rule: str = ""
     """The rule's file name, set by `find`."""
     step_ns: int | None = None
-    """Median step time behind the gain, set by `find`. None: not known."""
+    """Step time behind the gain; by default `find` sets the median one. None: not known."""
     why_late: bool = False
     """It says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's ...``."""
     line: str = ""

@@ -1,0 +1,199 @@
+"""A few steps take much longer than the others: an evaluation, logging, a checkpoint, a slow batch.
+
+If one rank does it, the others wait for it. Few such steps are measured, but each step has its length and
+counters. Garbage collections have a rule of their own.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gains import EXPLAINS
+from overlaptop.findings.late import caused_wait_ns, named_late
+from overlaptop.findings.lines import slow_line
+from overlaptop.findings.measures import Measure, cpu_ns, delayed_ns, loading_ns, on_host
+from overlaptop.fleet.totals import step_of
+from overlaptop.timeline.averages import sigma
+from overlaptop.wire.messages import StepTotals
+
+LONG, NOISES = 1.5, 5.0
+"""A long step is longer than this multiple of the usual length, and than that length by this number of
+standard deviations."""
+FEWEST, MOST_SHARE = 4, 0.35
+"""Fewest long steps, and their largest share of the steps since the first of them."""
+LEAST_LOST = 0.05
+"""Smallest share of the time that they cost."""
+REGULAR = 0.8
+"""Smallest share of what long steps cost that is lost in every n-th step, for it to be no chance."""
+FEWEST_MEASURED = {True: 2, False: 5}
+"""Long steps, regular ones or not, in which the others wait for one and the same rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongSteps:
+    """Long steps among the newest of a job."""
+
+    numbers: Sequence[int]
+    every: int | None
+    """From one to the next; None: they are not regular."""
+    steps: int
+    """Since the first of them."""
+    mean_ns: float
+    """Length of these steps."""
+    usual_ns: float
+    """Median length of these steps."""
+    longer_ns: float
+    """How much longer the long ones are: the median."""
+    lost_ns: float
+    """What they cost per step: the mean."""
+
+    @property
+    def when(self) -> str:
+        """Return such as ``every 10th step``."""
+        if self.every is not None:
+            return f"every {text.ordinal(self.every)} step"
+        return f"{len(self.numbers)} of {self.steps} steps"
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    long = long_steps(evidence)
+    if long is None or named_late(evidence) or _collect(evidence, long):
+        return
+    measured = (
+        f"{len(long.numbers)} of {long.steps} steps take {text.duration(long.longer_ns)} longer than the "
+        f"usual {text.duration(long.usual_ns)}"
+    )
+    found = _culprit(evidence, long)
+    if found is not None:
+        rank, does = found
+        others = tuple(evidence.ranks.keys() - {rank})
+        line = slow_line(evidence, rank, others, asleep=True) or slow_line(evidence, rank, others)
+        where = f"look at {line.place}" if line is not None else f"look at what rank {rank} does there"
+        yield Finding(
+            title=f"rank {rank} {does} {text.duration(long.longer_ns)} longer in {long.when}",
+            measured=f"{measured}; {line.describe}" if line is not None else measured,
+            advice=f"{where}: do it less often, on all ranks at once, or beside training",
+            certainty=Certainty.LIKELY,
+            gain_ns=round(long.lost_ns),
+            ranks=(rank,),
+            step_ns=round(long.mean_ns),
+            why_late=True,
+            line=line.line if line is not None else "",
+        )
+    elif long.every is not None:
+        yield Finding(
+            title=f"{long.when} takes {text.duration(long.longer_ns)} longer",
+            measured=measured,
+            advice="find what the script does there (evaluation, logging, checkpoints, a new batch of its "
+            "workers): do it less often, or beside training",
+            certainty=Certainty.POSSIBLE,
+            gain_ns=round(long.lost_ns),
+            step_ns=round(long.mean_ns),
+        )
+
+
+def long_steps(evidence: Evidence) -> LongSteps | None:
+    """Return the long steps since the job last changed. None: there are none, or they cost little."""
+    if evidence.is_trace or not evidence.ranks:
+        return None
+    history = evidence.ranks[min(evidence.ranks)].history  # all ranks' steps have one length
+    steps = [step for step in history if step.step >= evidence.first and not step.disturbed]
+    if len(steps) < FEWEST / MOST_SHARE:
+        return None
+    lengths_ns = [step.step_ns for step in steps]
+    usual_ns = median(lengths_ns)
+    least_ns = max(LONG * usual_ns, usual_ns + NOISES * sigma(lengths_ns))
+    found = {step.step: step.step_ns - usual_ns for step in steps if step.step_ns > least_ns}
+    if len(found) < FEWEST:
+        return None
+    every, more_ns = _regular(found)
+    since = [step.step_ns for step in steps if step.step >= min(more_ns)]
+    lost_ns = sum(more_ns.values()) / len(since)
+    if not FEWEST <= len(more_ns) <= MOST_SHARE * len(since) or lost_ns < LEAST_LOST * usual_ns:
+        return None
+    mean_ns = sum(since) / len(since)
+    return LongSteps(
+        tuple(more_ns), every, len(since), mean_ns, usual_ns, median(more_ns.values()), lost_ns
+    )
+
+
+def _regular(more_ns: Mapping[int, float]) -> tuple[int | None, Mapping[int, float]]:
+    """Return the distance of regular long steps, and these alone; None and all if they are not regular.
+    ``more_ns``: by number, what each takes longer.
+    """
+    distances = Counter(later - earlier for earlier, later in pairwise(more_ns))
+    every = distances.most_common(1)[0][0]
+    lost_ns: defaultdict[int, float] = defaultdict(float)
+    for number, ns in more_ns.items():
+        lost_ns[number % every] += ns
+    rest = max(lost_ns, key=lambda each: lost_ns[each])
+    regular = {number: ns for number, ns in more_ns.items() if number % every == rest}
+    possible = (max(regular) - min(regular)) // every + 1
+    is_most = lost_ns[rest] >= REGULAR * sum(lost_ns.values())
+    is_regular = every > 1 and is_most and len(regular) >= REGULAR * possible
+    return (every, regular) if is_regular else (None, more_ns)
+
+
+def _collect(evidence: Evidence, long: LongSteps) -> bool:
+    """Return whether a rank collects garbage in most of the long steps."""
+    return any(
+        2 * sum(bool(step.full_collections) for step in _of(evidence, rank, long.numbers))
+        > len(long.numbers)
+        for rank in evidence.ranks
+    )
+
+
+def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str] | None:
+    """Return the rank that the others wait for in the long steps, and what it does there."""
+    rank = _awaited(evidence, long)
+    ranks = evidence.ranks if rank is None else (rank,)
+    counters = {"loads data": loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
+    for does, measure in counters.items():
+        for each in ranks:
+            others = evidence.ranks.keys() - {each}
+            theirs_ns = (_more_ns(evidence, other, measure, long) for other in others)
+            least_ns = EXPLAINS * long.longer_ns
+            if _more_ns(evidence, each, measure, long) >= least_ns > 2 * max(theirs_ns, default=0.0):
+                return each, does
+    for each in ranks:
+        line = slow_line(evidence, each, asleep=True)
+        if line is not None and line.share - line.others_share >= EXPLAINS * long.lost_ns / long.mean_ns:
+            return each, "sleeps"
+    return None if rank is None else (rank, "takes")
+
+
+def _awaited(evidence: Evidence, long: LongSteps) -> int | None:
+    """Return the one rank that the others wait for in nearly all measured long steps."""
+    awaited = [
+        rank
+        for step in evidence.steps
+        if step.number in long.numbers
+        and step.waits is not None
+        and (rank := step.waits.main_late_rank) is not None
+        and caused_wait_ns(step, (rank,)) >= EXPLAINS * long.longer_ns
+    ]
+    few = len(awaited) < FEWEST_MEASURED[long.every is not None]
+    return awaited[0] if not few and len(set(awaited)) == 1 else None
+
+
+def _more_ns(evidence: Evidence, rank: int, measure: Measure, long: LongSteps) -> float:
+    """Return what a counter of the rank has more in the long steps than in others; 0: not known."""
+    info = evidence.ranks[rank].info
+    usual = [ns for totals in evidence.counted if (ns := measure(info, totals[rank])) is not None]
+    in_long = [ns for step in _of(evidence, rank, long.numbers) if (ns := measure(info, step)) is not None]
+    return median(in_long) - median(usual) if usual and in_long else 0.0
+
+
+def _of(evidence: Evidence, rank: int, numbers: Iterable[int]) -> list[StepTotals]:
+    found = (step_of(evidence.ranks[rank], number) for number in numbers)
+    return [step for step in found if step is not None]
+
+
+def _on_host(measure: Measure) -> Measure:
+    """Without a GPU only: otherwise the training thread's CPU time also grows while it waits."""
+    return lambda info, step: measure(info, step) if on_host(info) else None

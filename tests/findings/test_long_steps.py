@@ -1,0 +1,98 @@
+"""A few steps take much longer than the others: who does something there, how often, and what it costs."""
+
+import random
+
+import pytest
+
+from overlaptop.findings.finding import Certainty
+from tests.fleet.builders import MS, stacks
+
+from .jobs import job, rules, the
+from .test_late_ranks import host
+
+LATE, STEPS, STALL_MS = 1, 60, 300
+
+
+def stalls(when, *facts, rank=LATE, steps=STEPS, **changes):
+    """Two ranks; this one (None: both) stalls in the steps for which ``when`` holds."""
+    return job(
+        lambda each, number: [
+            ("compute", 60), *[("idle", STALL_MS)] * (each in (rank, rank or each) and when(number))
+        ],
+        *facts, ranks=2, steps=steps, **changes,
+    )  # fmt: skip
+
+
+def tenth(number):
+    return number % 10 == 3
+
+
+def in_tenth(amount, rank=LATE):
+    return lambda each, number: amount if each == rank and tenth(number) else 0
+
+
+def test_rank_that_stalls_in_every_tenth_step_is_named_and_costs_the_mean():
+    found = the(stalls(tenth), "long_steps")
+    assert found.title == "rank 1 takes 300 ms longer in every 10th step"
+    assert (found.ranks, found.why_late, found.certainty) == ((LATE,), True, Certainty.LIKELY)
+    stalled = sum(map(tenth, range(3, STEPS))) / (STEPS - 3)
+    assert found.gain_ns == pytest.approx(stalled * STALL_MS * MS, rel=0.01)
+    assert found.gain_share == pytest.approx(stalled * 300 / (70 + stalled * 300), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "does"),
+    [
+        ((), {"loading_ns": in_tenth(STALL_MS * MS)}, "loads data"),
+        ((), {"delayed_ns": in_tenth(STALL_MS * MS)}, "waits for a CPU"),
+        (map(host, (0, 1)), {"cpu_ns": in_tenth(STALL_MS * MS)}, "computes"),
+    ],
+)
+def test_counter_that_grows_in_long_steps_is_the_cause_before_any_is_measured(facts, changes, does):
+    evidence = stalls(tenth, *facts, watched=False, **changes)
+    assert the(evidence, "long_steps").title == f"rank 1 {does} 300 ms longer in every 10th step"
+
+
+def test_line_at_which_one_rank_sleeps_is_the_cause_before_any_is_measured():
+    facts = [
+        *(stacks(LATE, second, 10, asleep=5, save=5, step=5) for second in range(5)),
+        *(stacks(0, second, 10, step=10) for second in range(5)),
+    ]
+    found = the(stalls(tenth, *facts, watched=False), "long_steps")
+    assert found.title == "rank 1 sleeps 300 ms longer in every 10th step"
+    assert found.line == "train.py:1 in save"
+
+
+def test_what_all_ranks_do_is_told_without_blame():
+    found = the(stalls(tenth, rank=None), "long_steps")
+    assert found.title == "every 10th step takes 300 ms longer"
+    assert (found.ranks, found.certainty) == ((), Certainty.POSSIBLE)
+
+
+def test_rank_that_stalls_now_and_then_is_named():
+    draw = random.Random(3)
+    stalled = {number for number in range(3, STEPS) if draw.random() < 0.15}
+    found = the(stalls(stalled.__contains__), "long_steps")
+    assert found.title == f"rank 1 takes 300 ms longer in {len(stalled)} of {STEPS - min(stalled)} steps"
+
+
+NOTHING = {
+    "one pause": lambda _: stalls(lambda number: number == 20),
+    "every second step": lambda _: stalls(lambda number: number % 2 == 0),
+    "stalls that cost little": lambda _: stalls(lambda number: number in (5, 205, 309, 377), steps=400),
+    "any rank at any time": lambda draw: job(
+        lambda *_: [("compute", 60), *[("idle", STALL_MS)] * (draw.random() < 0.1)], ranks=2, steps=STEPS
+    ),
+    "noise": lambda draw: job(lambda *_: [("compute", 60 * draw.gauss(1, 0.15))], ranks=2, steps=STEPS),
+    "collections": lambda _: stalls(tenth, full_collections=in_tenth(1)),
+    "late in each step": lambda _: job(
+        lambda rank, number: [("compute", 60), *[("idle", 60 + 90 * tenth(number))] * (rank == LATE)],
+        ranks=2, steps=STEPS,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+def test_other_jobs_have_no_long_steps(kind):
+    evidence = NOTHING[kind](random.Random(7))
+    assert "long_steps" not in {rule for rule, _ in rules(evidence)}
