@@ -24,8 +24,10 @@ from overlaptop.wire.messages import StepTotals
 LONG, NOISES = 1.5, 5.0
 """A long step is longer than this multiple of the usual length, and than that length by this number of
 standard deviations."""
-FEWEST, MOST_SHARE = 4, 0.35
-"""Fewest long steps, and their largest share of the steps since the first of them."""
+FEWEST, LEAST_STEPS, MOST_SHARE = 4, 30, 0.35
+"""Fewest long steps, fewest steps since the first of them, and their largest share of these."""
+WARM_UP_STEPS = 20
+"""First steps of a job: they may take longer, on one rank more than on others."""
 LEAST_LOST = 0.05
 """Smallest share of the time that they cost."""
 REGULAR = 0.8
@@ -102,8 +104,9 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
     if evidence.is_trace or not evidence.ranks:
         return None
     history = evidence.ranks[min(evidence.ranks)].history  # all ranks' steps have one length
-    steps = [step for step in history if step.step >= evidence.first and not step.disturbed]
-    if len(steps) < FEWEST / MOST_SHARE:
+    first = max(evidence.first, WARM_UP_STEPS)
+    steps = [step for step in history if step.step >= first and not step.disturbed]
+    if len(steps) < LEAST_STEPS:
         return None
     lengths_ns = [step.step_ns for step in steps]
     usual_ns = median(lengths_ns)
@@ -114,7 +117,9 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
     every, more_ns = _regular(found)
     since = [step.step_ns for step in steps if step.step >= min(more_ns)]
     lost_ns = sum(more_ns.values()) / len(since)
-    if not FEWEST <= len(more_ns) <= MOST_SHARE * len(since) or lost_ns < LEAST_LOST * usual_ns:
+    if len(since) < LEAST_STEPS or lost_ns < LEAST_LOST * usual_ns:
+        return None
+    if not FEWEST <= len(more_ns) <= MOST_SHARE * len(since):
         return None
     mean_ns = sum(since) / len(since)
     return LongSteps(
