@@ -2,8 +2,9 @@
 
 A burst alternates blocks of measured and unmeasured steps, so it also shows the cost of measuring. Steps
 are chosen by number, so ranks that choose independently measure the same steps. A block begins at a
-multiple of its length. The trickle measures the first step of each cycle. Each cycle length is twice the
-next shorter one.
+multiple of its length. The trickle measures one step of each cycle: by chance, since a script may do other
+work in every second or tenth step. A cycle has twice as many steps as the next shorter one, and measures
+one of the two that those would.
 """
 
 import math
@@ -31,8 +32,7 @@ ALL = 0.9
 """Changes are detected by untouched steps, unless more than this share is touched."""
 WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first steps take longer anyway."""
-CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
-"""No integers: work that a script does in each tenth step meets measured and unmeasured steps alike."""
+CYCLES_STEPS = tuple(2**doublings for doublings in range(15))
 WANTED_S = 10.0
 """Time a requested burst stays due: after that the trickle has shown the same."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
@@ -63,8 +63,8 @@ class Schedule:
         self._every, self._lead_steps = every, lead_steps
         self._budget, self._is_paced = budget or BUDGET, budget is None
         self._burst, self._block_steps = range(0), 1
-        self._cycle: float | None = None
-        """Steps from one measured step of the trickle to the next; None: still warming up."""
+        self._cycle: int | None = None
+        """Steps of which the trickle measures one; None: still warming up."""
         self._asked, self._wanted_s = False, -math.inf
         """Whether a burst was requested since the last step, and when one was wanted last."""
         self._credit = float(MOST_CREDIT)
@@ -82,7 +82,7 @@ class Schedule:
     @property
     def every(self) -> int:
         """Steps for one measured step, outside bursts."""
-        return self._every or max(1, round(self._cycle or 1))
+        return self._every or self._cycle or 1
 
     @property
     def watched(self) -> bool:
@@ -110,7 +110,7 @@ class Schedule:
         cycle = self._cycle
         if cycle is None:
             return not self._lead_steps
-        return not self._is_stopped and math.ceil(step // cycle * cycle) == step
+        return not self._is_stopped and _is_drawn(step, cycle)
 
     def note(self, step: int, step_ns: int, *, touched: bool) -> None:
         """Add the next finished step. ``touched``: the source worked in it."""
@@ -213,6 +213,15 @@ class Schedule:
         by_pace = max(each for each in CYCLES_STEPS if each <= paced)
         by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
         self._cycle = max(by_pace, by_budget)
+
+
+def _is_drawn(step: int, cycle: int) -> bool:
+    """Whether `step` is the one of its cycle. Halving the cycle, a hash draws the half at each turn."""
+    for level in range(cycle.bit_length() - 1):
+        mixed = ((step >> level + 1) * 0x9E3779B1 ^ level * 0x85EBCA6B) * 0xC2B2AE35
+        if step >> level & 1 != mixed >> 16 & 1:
+            return False
+    return True
 
 
 class ChangeWatch:
