@@ -29,6 +29,14 @@ def tenth(number):
     return number % 10 == 3
 
 
+def test_steps_are_regular_since_they_began_to_be():
+    found = the(
+        stalls(lambda number: number in (25, 39, 44) or (number >= 60 and tenth(number)), steps=130),
+        "long_steps",
+    )
+    assert "every 10th step" in found.title
+
+
 def in_tenth(amount, rank=LATE):
     return lambda each, number: amount if each == rank and tenth(number) else 0
 

@@ -128,7 +128,7 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
 
 
 def _regular(more_ns: Mapping[int, float]) -> tuple[int | None, Mapping[int, float]]:
-    """Return the distance of regular long steps, and these alone; None and all if they are not regular.
+    """Return the distance of the newest long steps if they are regular, and these alone; else None and all.
     ``more_ns``: by number, what each takes longer.
     """
     distances = Counter(later - earlier for earlier, later in pairwise(more_ns))
@@ -137,11 +137,13 @@ def _regular(more_ns: Mapping[int, float]) -> tuple[int | None, Mapping[int, flo
     for number, ns in more_ns.items():
         lost_ns[number % every] += ns
     rest = max(lost_ns, key=lambda each: lost_ns[each])
-    regular = {number: ns for number, ns in more_ns.items() if number % every == rest}
-    possible = (max(regular) - min(regular)) // every + 1
-    is_most = lost_ns[rest] >= REGULAR * sum(lost_ns.values())
-    is_regular = every > 1 and is_most and len(regular) >= REGULAR * possible
-    return (every, regular) if is_regular else (None, more_ns)
+    first = max(number for number in more_ns if number % every == rest)
+    while first - every in more_ns:
+        first -= every
+    since = {number: ns for number, ns in more_ns.items() if number >= first}
+    regular = {number: ns for number, ns in since.items() if number % every == rest}
+    is_most = sum(regular.values()) >= REGULAR * sum(since.values())
+    return (every, regular) if every > 1 and len(regular) >= FEWEST and is_most else (None, more_ns)
 
 
 def _collect(evidence: Evidence, long: LongSteps) -> bool:
