@@ -140,7 +140,7 @@ class Source(Protocol):
 
     @property
     def detail_every(self) -> int:
-        """Collectives are measured in every n-th step; 0: never."""
+        """Collectives are measured in one step of this number; 0: never."""
 
     @property
     def lost(self) -> int:

@@ -85,7 +85,7 @@ class RankInfo(Message, frozen=True, tag=1):
     compute_exact: bool
     """False if compute is the step minus its stalls, an upper bound that includes idle time."""
     detail_every: Count
-    """Collectives are measured in every n-th step. 1: in all steps. 0: never (phases only)."""
+    """Collectives are measured in one step of this number. 1: in all steps. 0: never (phases only)."""
     torch_version: Text
     control_allowed: bool = False
     """Whether this rank accepts commands. If not, its refusal names the option that allows them."""

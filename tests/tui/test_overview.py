@@ -58,7 +58,7 @@ async def test_bounds_are_marked_once_and_the_source_is_named():
 async def test_how_often_collectives_are_measured_is_said():
     session = FakeSession(welcome(), status(), info(0, detail_every=0), info(1), step(0, 0), step(1, 0))
     async with opened(session) as (app, pilot):
-        for every, words in ((0, "phases only"), (2, "every 2nd step measured, on some ranks")):
+        for every, words in ((0, "phases only"), (2, "1 of 2 steps measured, on some ranks")):
             session.say(info(1, detail_every=every))
             assert f"{words} " in await shown(app, pilot)
 

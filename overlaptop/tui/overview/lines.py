@@ -12,7 +12,7 @@ from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
 from overlaptop.report.who_is_late import UNTIL_THEN, Kind, who_is_late, why_unmeasured
-from overlaptop.text import UNKNOWN, duration, ordinal, plural, runs_of, shortened
+from overlaptop.text import UNKNOWN, duration, plural, runs_of, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -228,7 +228,7 @@ def _sampling(state: ViewState) -> list[Item]:
     words = {0: "phases only", 1: "every step measured"}
     if max(every) and state.snapshot.totals.exposed_ns is None and why_unmeasured(state.snapshot.ranks):
         return []  # the lines above give the reason
-    text = words.get(max(every), f"every {ordinal(max(every))} step measured")
+    text = words.get(max(every), f"1 of {max(every)} steps measured")
     # Ranks report a change one after the other.
     return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 3)]
 
