@@ -79,15 +79,23 @@ def test_what_all_ranks_do_is_told_without_blame():
     assert (found.ranks, found.certainty) == ((), Certainty.POSSIBLE)
 
 
+def test_loaders_that_are_slow_in_every_nth_step_are_named():
+    loading = {"loading_ns": lambda _, number: STALL_MS * MS * tenth(number)}
+    found = the(stalls(tenth, rank=None, watched=False, **loading), "long_steps")
+    assert found.title == "ranks load data 300 ms longer in every 10th step"
+    assert (found.certainty, "num_workers" in found.advice) == (Certainty.LIKELY, True)
+
+
 def test_rank_that_stalls_now_and_then_is_named():
     draw = random.Random(3)
-    stalled = {number for number in range(FIRST, STEPS) if draw.random() < 0.15}
+    stalled = {number for number in range(FIRST, STEPS) if draw.random() < 0.2}
     found = the(stalls(stalled.__contains__), "long_steps")
     assert found.title == f"rank 1 takes 300 ms longer in {len(stalled)} of {STEPS - min(stalled)} steps"
 
 
 NOTHING = {
     "warming up": lambda _: stalls(lambda number: number < 20 and number % 4 == 0),
+    "regular for a moment": lambda _: stalls(lambda number: number in (40, 43, 46, 49)),
     "one pause": lambda _: stalls(lambda number: number == 20),
     "every second step": lambda _: stalls(lambda number: number % 2 == 0),
     "stalls that cost little": lambda _: stalls(lambda number: number in (5, 205, 309, 377), steps=400),

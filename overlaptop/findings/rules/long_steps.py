@@ -6,7 +6,7 @@ counters. Garbage collections have a rule of their own.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -17,6 +17,7 @@ from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import caused_wait_ns, named_late
 from overlaptop.findings.lines import slow_line
 from overlaptop.findings.measures import Measure, cpu_ns, delayed_ns, loading_ns, on_host
+from overlaptop.findings.rules.data_loading import ADVICE
 from overlaptop.fleet.totals import step_of
 from overlaptop.timeline.averages import sigma
 from overlaptop.wire.messages import StepTotals
@@ -24,16 +25,18 @@ from overlaptop.wire.messages import StepTotals
 LONG, NOISES = 1.5, 5.0
 """A long step is longer than this multiple of the usual length, and than that length by this number of
 standard deviations."""
-FEWEST, LEAST_STEPS, MOST_SHARE = 4, 30, 0.35
-"""Fewest long steps, fewest steps since the first of them, and their largest share of these."""
+FEWEST, LEAST_STEPS, MOST_SHARE = {True: 4, False: 8}, 30, 0.35
+"""Fewest long steps, regular ones or not, fewest steps since the first of them, and their largest share of
+these."""
 WARM_UP_STEPS = 20
 """First steps of a job: they may take longer, on one rank more than on others."""
-LEAST_LOST = 0.05
-"""Smallest share of the time that they cost."""
+LEAST_LOST = {True: 0.05, False: 0.1}
+"""Smallest share of the time that regular ones cost, or others: chance may disturb one rank more."""
 REGULAR = 0.8
 """Smallest share of what long steps cost that is lost in every n-th step, for it to be no chance."""
 FEWEST_MEASURED = {True: 2, False: 5}
 """Long steps, regular ones or not, in which the others wait for one and the same rank."""
+LOADS, BESIDE = "loads data", "beside training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class LongSteps:
     """What they cost per step: the mean."""
 
     @property
+    def enough_ns(self) -> float:
+        """Return the part of a long step that explains it."""
+        return EXPLAINS * self.longer_ns
+
+    @property
     def when(self) -> str:
         """Return such as ``every 10th step``."""
         if self.every is not None:
@@ -66,37 +74,38 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     long = long_steps(evidence)
     if long is None or named_late(evidence) or _collect(evidence, long):
         return
-    measured = (
-        f"{len(long.numbers)} of {long.steps} steps take {text.duration(long.longer_ns)} longer than the "
-        f"usual {text.duration(long.usual_ns)}"
-    )
-    found = _culprit(evidence, long)
-    if found is not None:
+    for each in _causes(evidence, long):
+        yield replace(each, gain_ns=round(long.lost_ns), step_ns=round(long.mean_ns))
+
+
+def _causes(evidence: Evidence, long: LongSteps) -> Iterable[Finding]:
+    """Yield at most one finding, without its gain."""
+    longer = text.duration(long.longer_ns)
+    measured = f"{len(long.numbers)} of {long.steps} steps take {longer} longer than the usual "
+    measured += text.duration(long.usual_ns)
+    if (found := _culprit(evidence, long)) is not None:
         rank, does = found
         others = tuple(evidence.ranks.keys() - {rank})
         line = slow_line(evidence, rank, others, asleep=True) or slow_line(evidence, rank, others)
         where = f"look at {line.place}" if line is not None else f"look at what rank {rank} does there"
         yield Finding(
-            title=f"rank {rank} {does} {text.duration(long.longer_ns)} longer in {long.when}",
+            title=f"rank {rank} {does} {longer} longer in {long.when}",
             measured=f"{measured}; {line.describe}" if line is not None else measured,
-            advice=f"{where}: do it less often, on all ranks at once, or beside training",
+            advice=ADVICE
+            if does == LOADS
+            else f"{where}: do it less often, on all ranks at once, or {BESIDE}",
             certainty=Certainty.LIKELY,
-            gain_ns=round(long.lost_ns),
             ranks=(rank,),
-            step_ns=round(long.mean_ns),
             why_late=True,
             line=line.line if line is not None else "",
         )
+    elif all(_more_ns(evidence, each, loading_ns, long) >= long.enough_ns for each in evidence.ranks):
+        title = f"ranks load data {longer} longer in {long.when}"
+        yield Finding(title, measured, ADVICE, Certainty.LIKELY)
     elif long.every is not None:
-        yield Finding(
-            title=f"{long.when} takes {text.duration(long.longer_ns)} longer",
-            measured=measured,
-            advice="find what the script does there (evaluation, logging, checkpoints, a new batch of its "
-            "workers): do it less often, or beside training",
-            certainty=Certainty.POSSIBLE,
-            gain_ns=round(long.lost_ns),
-            step_ns=round(long.mean_ns),
-        )
+        advice = "find what the script does there, such as evaluation, logging or checkpoints: do it less "
+        advice += f"often, or {BESIDE}"
+        yield Finding(f"{long.when} takes {longer} longer", measured, advice, Certainty.POSSIBLE)
 
 
 def long_steps(evidence: Evidence) -> LongSteps | None:
@@ -112,14 +121,15 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
     usual_ns = median(lengths_ns)
     least_ns = max(LONG * usual_ns, usual_ns + NOISES * sigma(lengths_ns))
     found = {step.step: step.step_ns - usual_ns for step in steps if step.step_ns > least_ns}
-    if len(found) < FEWEST:
+    if len(found) < FEWEST[True]:
         return None
-    every, more_ns = _regular(found)
+    every, more_ns = _regular(found, steps[-1].step)
+    is_regular = every is not None
     since = [step.step_ns for step in steps if step.step >= min(more_ns)]
     lost_ns = sum(more_ns.values()) / len(since)
-    if len(since) < LEAST_STEPS or lost_ns < LEAST_LOST * usual_ns:
+    if len(since) < LEAST_STEPS or lost_ns < LEAST_LOST[is_regular] * usual_ns:
         return None
-    if not FEWEST <= len(more_ns) <= MOST_SHARE * len(since):
+    if not FEWEST[is_regular] <= len(more_ns) <= MOST_SHARE * len(since):
         return None
     mean_ns = sum(since) / len(since)
     return LongSteps(
@@ -127,9 +137,9 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
     )
 
 
-def _regular(more_ns: Mapping[int, float]) -> tuple[int | None, Mapping[int, float]]:
+def _regular(more_ns: Mapping[int, float], last: int) -> tuple[int | None, Mapping[int, float]]:
     """Return the distance of the newest long steps if they are regular, and these alone; else None and all.
-    ``more_ns``: by number, what each takes longer.
+    ``more_ns``: by number, what each takes longer. ``last``: number of the newest step.
     """
     distances = Counter(later - earlier for earlier, later in pairwise(more_ns))
     every = distances.most_common(1)[0][0]
@@ -143,7 +153,8 @@ def _regular(more_ns: Mapping[int, float]) -> tuple[int | None, Mapping[int, flo
     since = {number: ns for number, ns in more_ns.items() if number >= first}
     regular = {number: ns for number, ns in since.items() if number % every == rest}
     is_most = sum(regular.values()) >= REGULAR * sum(since.values())
-    return (every, regular) if every > 1 and len(regular) >= FEWEST and is_most else (None, more_ns)
+    lasts = len(regular) >= max(FEWEST[True], (last - first) // every)
+    return (every, regular) if every > 1 and is_most and lasts else (None, more_ns)
 
 
 def _collect(evidence: Evidence, long: LongSteps) -> bool:
@@ -159,13 +170,13 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str] | None:
     """Return the rank that the others wait for in the long steps, and what it does there."""
     rank = _awaited(evidence, long)
     ranks = evidence.ranks if rank is None else (rank,)
-    counters = {"loads data": loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
+    counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
     for does, measure in counters.items():
         for each in ranks:
             others = evidence.ranks.keys() - {each}
             theirs_ns = (_more_ns(evidence, other, measure, long) for other in others)
-            least_ns = EXPLAINS * long.longer_ns
-            if _more_ns(evidence, each, measure, long) >= least_ns > 2 * max(theirs_ns, default=0.0):
+            own_ns = _more_ns(evidence, each, measure, long)
+            if own_ns >= long.enough_ns > 2 * max(theirs_ns, default=0.0):
                 return each, does
     for each in ranks:
         line = slow_line(evidence, each, asleep=True)
@@ -182,7 +193,7 @@ def _awaited(evidence: Evidence, long: LongSteps) -> int | None:
         if step.number in long.numbers
         and step.waits is not None
         and (rank := step.waits.main_late_rank) is not None
-        and caused_wait_ns(step, (rank,)) >= EXPLAINS * long.longer_ns
+        and caused_wait_ns(step, (rank,)) >= long.enough_ns
     ]
     few = len(awaited) < FEWEST_MEASURED[long.every is not None]
     return awaited[0] if not few and len(set(awaited)) == 1 else None
