@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlaptop.agent.control.action import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
-from overlaptop.agent.sources.schedule import Schedule
+from overlaptop.agent.sources.schedule import Schedule, spread
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.timeline.overlap import Breakdown, break_down
@@ -31,8 +31,6 @@ UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakd
 MAX_SEGMENTS = 512
 """Segments sent for one lane; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
-GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
-"""Fractional parts of multiples of the golden ratio spread more evenly than those of any other number."""
 
 
 def totals(
@@ -96,11 +94,10 @@ def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     """Choose up to `most` of these steps to send in detail, in their order.
 
     To compare ranks, all must choose the same steps, though each sends at its own times. So steps are
-    ranked by number alone. The ranking must not favour every n-th step, as a script may do special work
-    there.
+    ranked by number alone.
     """
     fit = [step for step in steps if step.detailed and step.named]
-    fit.sort(key=lambda each: each.step * GOLDEN % MODULUS)
+    fit.sort(key=lambda each: spread(each.step))
     return sorted(fit[:most], key=lambda each: each.step)
 
 

@@ -140,7 +140,7 @@ class Source(Protocol):
 
     @property
     def detail_every(self) -> int:
-        """Collectives are measured in one step of this number; 0: never."""
+        """Of how many steps one has its collectives measured, on average; 0: none has."""
 
     @property
     def lost(self) -> int:

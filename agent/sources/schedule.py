@@ -2,9 +2,8 @@
 
 A burst alternates blocks of measured and unmeasured steps, so it also shows the cost of measuring. Steps
 are chosen by number, so ranks that choose independently measure the same steps. A block begins at a
-multiple of its length. The trickle measures one step of each cycle: by chance, since a script may do other
-work in every second or tenth step. A cycle has twice as many steps as the next shorter one, and measures
-one of the two that those would.
+multiple of its length. The trickle measures one step of a cycle on average, spread evenly; a longer cycle
+measures some of the steps that a shorter one does.
 """
 
 import math
@@ -33,12 +32,21 @@ ALL = 0.9
 WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first steps take longer anyway."""
 CYCLES_STEPS = tuple(2**doublings for doublings in range(15))
+GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
+"""Fractional parts of multiples of the golden ratio spread more evenly than those of any other number."""
 WANTED_S = 10.0
 """Time a requested burst stays due: after that the trickle has shown the same."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
 """The job has changed when this many steps in a row differ from the median by more than both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
 """Steps of that median, and steps between two updates of it."""
+
+
+def spread(step: int) -> int:
+    """Return a number below MODULUS, by which steps are chosen or ranked. It favours no n-th step, as a
+    script may do special work there.
+    """
+    return step * GOLDEN % MODULUS
 
 
 class Schedule:
@@ -110,7 +118,7 @@ class Schedule:
         cycle = self._cycle
         if cycle is None:
             return not self._lead_steps
-        return not self._is_stopped and _is_drawn(step, cycle)
+        return not self._is_stopped and spread(step) < MODULUS // cycle
 
     def note(self, step: int, step_ns: int, *, touched: bool) -> None:
         """Add the next finished step. ``touched``: the source worked in it."""
@@ -213,15 +221,6 @@ class Schedule:
         by_pace = max(each for each in CYCLES_STEPS if each <= paced)
         by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
         self._cycle = max(by_pace, by_budget)
-
-
-def _is_drawn(step: int, cycle: int) -> bool:
-    """Whether `step` is the one of its cycle. Halving the cycle, a hash draws the half at each turn."""
-    for level in range(cycle.bit_length() - 1):
-        mixed = ((step >> level + 1) * 0x9E3779B1 ^ level * 0x85EBCA6B) * 0xC2B2AE35
-        if step >> level & 1 != mixed >> 16 & 1:
-            return False
-    return True
 
 
 class ChangeWatch:
