@@ -172,12 +172,11 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str] | None:
     ranks = evidence.ranks if rank is None else (rank,)
     counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
     for does, measure in counters.items():
-        for each in ranks:
-            others = evidence.ranks.keys() - {each}
-            theirs_ns = (_more_ns(evidence, other, measure, long) for other in others)
-            own_ns = _more_ns(evidence, each, measure, long)
-            if own_ns >= long.enough_ns > 2 * max(theirs_ns, default=0.0):
-                return each, does
+        more_ns = {each: _more_ns(evidence, each, measure, long) for each in evidence.ranks}
+        most = max(more_ns, key=lambda each: more_ns[each])
+        others_ns = max((ns for each, ns in more_ns.items() if each != most), default=0.0)
+        if most in ranks and more_ns[most] >= long.enough_ns > 2 * others_ns:
+            return most, does
     for each in ranks:
         line = slow_line(evidence, each, asleep=True)
         if line is not None and line.share - line.others_share >= EXPLAINS * long.lost_ns / long.mean_ns:
