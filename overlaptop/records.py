@@ -216,7 +216,9 @@ class FindingRecord(Record, tag="finding"):
     certainty: Annotated[Literal["measured", "likely", "possible"], says("how sure it is")]
     advice: Annotated[str, says("what to type or change")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
-    step_ns: Annotated[int | None, says("ns of the median step when it was found; null: not known")] = None
+    step_ns: Annotated[int | None, says("ns of the step that the gain is a share of; null: not known")] = (
+        None
+    )
     until_step: UntilStep = None
 
 

@@ -85,7 +85,7 @@ class RankInfo(Message, frozen=True, tag=1):
     compute_exact: bool
     """False if compute is the step minus its stalls, an upper bound that includes idle time."""
     detail_every: Count
-    """Collectives are measured in one step of this number. 1: in all steps. 0: never (phases only)."""
+    """Of how many steps one has its collectives measured, on average. 1: all have. 0: none has."""
     torch_version: Text
     control_allowed: bool = False
     """Whether this rank accepts commands. If not, its refusal names the option that allows them."""
