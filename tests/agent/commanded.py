@@ -87,12 +87,17 @@ class Dashboard:
         self.session = JobSession()
         self.steps = {}
 
+    def look(self):
+        """Each look keeps its fresh steps: no later one tells them again."""
+        snapshot = self.session.tick()
+        for step in snapshot.fresh:
+            self.steps[step.rank, step.step] = step
+        return snapshot
+
     def until(self, holds):
         give_up_s = time.monotonic() + PATIENT_S
         while True:
-            snapshot = self.session.tick()
-            for step in snapshot.fresh:
-                self.steps[step.rank, step.step] = step
+            snapshot = self.look()
             if found := holds(snapshot):
                 return found
             assert time.monotonic() < give_up_s, snapshot
@@ -146,7 +151,7 @@ class Dashboard:
         return self.until(found)
 
     def process(self, rank):
-        return self.session.tick().ranks[rank].info.pid
+        return self.look().ranks[rank].info.pid
 
     def until_it_has_ended(self, job):
         """Its exit status. Reads meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
@@ -159,7 +164,7 @@ class Dashboard:
         return self.until_it_has_ended(job)
 
     def goes_on(self, steps=10):
-        last = [view.last.step for view in self.session.tick().ranks]
+        last = [view.last.step for view in self.look().ranks]
         self.until(
             lambda snapshot: all(
                 view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)

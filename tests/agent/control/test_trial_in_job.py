@@ -62,7 +62,7 @@ def test_commands_and_a_fault_cost_the_losses_no_bit(start, watch, losses_alone)
         assert steps[tried.step + 2].collectives == 4
         assert steps[tried.step + STEPS + 2].collectives == steps[tried.step - 1].collectives
         assert all(steps[step].step_ns > DELAY_NS for step in range(delayed.step, delayed.step + STEPS))
-    assert not any(notice.level == "warning" for notice in dashboard.session.tick().notices)
+    assert not any(notice.level == "warning" for notice in dashboard.look().notices)
     refused = dashboard.outcome(dashboard.send(commands.make_delay(2, 1, commands.HOST, STEPS)))
     assert "there is no rank 2: the job has 2" in refused.reason
     refused = dashboard.outcome(dashboard.send(commands.make_delay(0, 1, commands.GPU, STEPS)))
@@ -75,7 +75,7 @@ def test_commands_and_a_fault_cost_the_losses_no_bit(start, watch, losses_alone)
     done = dashboard.outcome(key)  # all had agreed: it changes with the others
     assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 → 1 at step {done.step}"] * 2
     dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
-    last = dashboard.session.tick().ranks[0].last.step
+    last = dashboard.look().ranks[0].last.step
     dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
     assert dashboard.end(job) == 0, job.log()
     assert job.losses() == losses_alone(job)

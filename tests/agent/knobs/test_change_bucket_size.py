@@ -22,7 +22,7 @@ def test_ranks_send_their_knobs_to_each_new_hub(shared, watch):
         about=told.about, code="DistributedDataParallel(model, bucket_cap_mb={value})",
     )  # fmt: skip
     assert first.knob("accumulation", "3").choices == (1, 2, 3, 8)
-    assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
+    assert [each.knob.name for each in first.look().knobs] == ["bucket_cap_mb", "accumulation"]
     first.until_it_trains()
     known = first.until(
         lambda snapshot: (
