@@ -22,7 +22,7 @@ from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import READER_MAY_COMMAND
-from overlaptop.wire.joining import Grant, Join, Ping, Pong, TurnedAway
+from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
 from overlaptop.wire.messages import Found, HubStatus, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from overlaptop.wire.schema import Message
@@ -221,9 +221,6 @@ class DashboardServer:
         match message:
             case Join():
                 self._renew(address, message, now_s)
-            case Grant() if sender is not None:
-                window_bytes = min(message.window_bytes, _MAX_WINDOW_BYTES)
-                sender.queue.grant(message.received_bytes, window_bytes)
             case Command() | Found() if (
                 sender is not None and sender.same_protocol and _may_command(address)
             ):
@@ -340,6 +337,7 @@ class DashboardServer:
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.expires_s = now_s + READER_TIMEOUT_S
         if dashboard.same_protocol:
+            dashboard.queue.grant(join.received_bytes, min(join.window_bytes, _MAX_WINDOW_BYTES))
             wanted = frozenset(join.detail_ranks)
             for rank in sorted(wanted - dashboard.detail_ranks):
                 if (frame := self._detail(rank)) is not None:

@@ -6,8 +6,7 @@ megabytes, which would make a slow connection lag for minutes. Pure.
 """
 
 from collections.abc import Callable
-
-from overlaptop.wire.joining import Grant
+from typing import NamedTuple
 
 LOCAL_WINDOW_BYTES = 4 << 20
 """On the same machine, no measurement is needed."""
@@ -19,9 +18,14 @@ _FIRST_WINDOW_BYTES = 16 << 10
 _WINDOW_S = 0.75
 _SAMPLE_S = 0.5
 _GRANTS_OF_WINDOW = 4
-"""A grant is sent for each quarter of a window that has arrived, and"""
-_GRANT_S = 1.0
-"""at least this often while bytes arrive. Each Join carries one, too."""
+"""A grant is sent for each quarter of a window that has arrived. Each Join carries one."""
+
+
+class Grant(NamedTuple):
+    """As in Join."""
+
+    received_bytes: int
+    window_bytes: int
 
 
 class Credit:
@@ -38,7 +42,6 @@ class Credit:
         self._paced_bytes = 0.0
         """Those bytes, paced at the limit."""
         self._granted_bytes = -1
-        self._granted_s = self._now_s
         self._window_bytes = LOCAL_WINDOW_BYTES if limit_bytes_per_s is None else _FIRST_WINDOW_BYTES
 
     def restart(self) -> None:
@@ -53,7 +56,7 @@ class Credit:
             self._measure(self._limit_bytes_per_s)
 
     def due(self) -> Grant | None:
-        """Return the grant to send now. None if nothing has changed since the last that was `sent`."""
+        """Return the grant to send before the next Join. None if there is no need."""
         now_s = self._monotonic_s()
         passed_s, self._now_s = now_s - self._now_s, now_s
         self._paced_bytes = (
@@ -62,17 +65,14 @@ class Credit:
             else min(self._received_bytes, self._paced_bytes + passed_s * self._limit_bytes_per_s)
         )
         new_bytes = int(self._paced_bytes) - self._granted_bytes
-        late = now_s - self._granted_s >= _GRANT_S
-        if new_bytes <= 0 or not (late or new_bytes * _GRANTS_OF_WINDOW >= self._window_bytes):
-            return None
-        return self.grant()
+        return self.grant() if new_bytes * _GRANTS_OF_WINDOW >= self._window_bytes else None
 
     def grant(self) -> Grant:
         """Return the current grant, whether or not the hub has it."""
         return Grant(int(self._paced_bytes), self._window_bytes)
 
     def sent(self, grant: Grant) -> None:
-        self._granted_bytes, self._granted_s = grant.received_bytes, self._now_s
+        self._granted_bytes = grant.received_bytes
 
     def _measure(self, limit_bytes_per_s: int) -> None:
         now_s = self._monotonic_s()

@@ -133,12 +133,10 @@ class HubReader(ABC):
                 return
             grant = self._credit.due()
             # Join comes before a command: a hub that has forgotten this dashboard ignores commands from it.
-            if self._unsent or now_s >= self._join_due_s:
-                self._put(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)))
+            if self._unsent or now_s >= self._join_due_s or grant is not None:
+                grant = grant or self._credit.grant()
+                self._put(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts, *grant)))
                 self._join_due_s = now_s + JOIN_S
-                grant = self._credit.grant()
-            if grant is not None:
-                self._put(encode(grant))
                 self._credit.sent(grant)
             while self._unsent:
                 self._put(self._unsent[0])

@@ -7,7 +7,8 @@ from overlaptop.wire.schema import Message
 
 
 class Join(Message, frozen=True, tag=7):
-    """Dashboard -> hub, once a second: the ranks whose timelines this dashboard shows.
+    """Dashboard -> hub, once a second and as bytes arrive: the ranks whose timelines this dashboard shows,
+    and how many more bytes the hub may send.
 
     The hub forgets a dashboard that has been silent for READER_TIMEOUT_S.
     """
@@ -16,6 +17,10 @@ class Join(Message, frozen=True, tag=7):
     detail_ranks: Ranks
     bursts: Count = 0
     """Bursts that this dashboard has requested from those ranks so far."""
+    received_bytes: Count = 0
+    """Bytes of frames since the last Welcome, including it."""
+    window_bytes: Count = 0
+    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
 
 
 class Watch(Message, frozen=True, tag=6):
@@ -31,15 +36,6 @@ class TurnedAway(Message, frozen=True, tag=19):
     """Hub -> dashboard, in answer to each Join, or to a rank: the hub refuses it."""
 
     reason: Text
-
-
-class Grant(Message, frozen=True, tag=47):
-    """Dashboard -> hub, as bytes arrive: how many more bytes the hub may send."""
-
-    received_bytes: Count
-    """Bytes of frames since the last Welcome, including it."""
-    window_bytes: Count
-    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
 
 
 class Ping(Message, frozen=True, tag=45):

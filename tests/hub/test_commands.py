@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.joining import Grant, Join
+from overlaptop.wire.joining import Join
 from overlaptop.wire.messages import HubStatus
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.wire.examples import row_of
@@ -75,8 +75,7 @@ def test_malformed_commands_are_counted_and_go_no_further(hubs, make_rank, make_
             dealer.linger, dealer.rcvtimeo = 0, 20_000
             dealer.connect(f"ipc://{record.dashboard_path}")
             dealer.send(encode(capture()))  # it has not joined
-            dealer.send(encode(Join(PROTOCOL_VERSION, ())))
-            dealer.send(encode(Grant(0, 1 << 20)))
+            dealer.send(encode(Join(PROTOCOL_VERSION, (), window_bytes=1 << 20)))
             dealer.send_multipart([b"a", b"b", b"c"])
             for payload in (*bad, encode(good)):
                 dealer.send(payload)

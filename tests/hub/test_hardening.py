@@ -14,7 +14,7 @@ from overlaptop.hub.dashboards import MAX_DASHBOARDS
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.joining import Grant, Join, TurnedAway, Watch
+from overlaptop.wire.joining import Join, TurnedAway, Watch
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
@@ -81,15 +81,18 @@ def test_a_dashboard_s_queue_is_thinned_and_counted_for_it_alone(hubs, make_rank
     rank, healthy = make_rank().greet(), make_viewer()
     healthy.receive(RankInfo)
     in_all, at_once = 8_000, 500
-    join, window_bytes = encode(Join(PROTOCOL_VERSION, ())), 1 << 14
+    window_bytes = 1 << 14
+
+    def join(received_bytes=0):
+        return encode(Join(PROTOCOL_VERSION, (), 0, received_bytes, window_bytes))
+
     with zmq.Context() as context, context.socket(zmq.DEALER) as slow:
         slow.linger, slow.rcvtimeo = 0, 20_000
         slow.connect(f"ipc://{record.dashboard_path}")
-        slow.send(join)
-        slow.send(encode(Grant(0, window_bytes)))
+        slow.send(join())
         parts = slow.recv_multipart()  # it has joined, and no step is history to it
         for first in range(0, in_all, at_once):
-            slow.send(join)
+            slow.send(join())
             rank.send(*map(rank.step, range(first, first + at_once)))
             healthy.until(lambda: len(healthy.of(StepTotals)) == first + at_once)  # noqa: B023
 
@@ -101,12 +104,12 @@ def test_a_dashboard_s_queue_is_thinned_and_counted_for_it_alone(hubs, make_rank
 
         def all_accounted_for():
             nonlocal heard_bytes
-            slow.send(join)
+            slow.send(join(heard_bytes))
             while slow.poll(10):
                 parts = slow.recv_multipart()
                 heard_bytes += sum(map(len, parts))
                 slow_heard.extend(map(decode, parts))
-                slow.send(encode(Grant(heard_bytes, window_bytes)))
+                slow.send(join(heard_bytes))
             steps = [m.step for m in slow_heard if isinstance(m, StepTotals)]
             dropped = max((m.dropped for m in slow_heard if isinstance(m, HubStatus)), default=0)
             assert steps == sorted(set(steps))
@@ -188,8 +191,7 @@ def test_dashboard_too_many_waits_until_another_has_gone(hubs, make_rank, make_v
         for dealer in others:
             dealer.linger, dealer.rcvtimeo = 0, 20_000
             dealer.connect(f"ipc://{record.dashboard_path}")
-            dealer.send(encode(Join(PROTOCOL_VERSION, ())))
-            dealer.send(encode(Grant(0, 1 << 20)))
+            dealer.send(encode(Join(PROTOCOL_VERSION, (), window_bytes=1 << 20)))
         for dealer in others:
             assert isinstance(decode(dealer.recv_multipart()[0]), Welcome)
         late = make_viewer()

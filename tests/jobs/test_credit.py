@@ -5,6 +5,7 @@ from collections import deque
 import pytest
 
 from overlaptop.jobs.credit import LOCAL_WINDOW_BYTES, Credit
+from overlaptop.wire.protocol import JOIN_S
 
 FRAME_BYTES = 500
 TICK_S = 0.02
@@ -14,7 +15,7 @@ class Line:
     """A hub that sends all it may, and a line that holds what it does not carry yet."""
 
     def __init__(self, bytes_per_s, latency_s, limit_bytes_per_s=512 << 10):
-        self.now_s = 0.0
+        self.now_s = self.join_due_s = 0.0
         self.bytes_per_s, self.latency_s = bytes_per_s, latency_s
         self.credit = Credit(lambda: self.now_s, limit_bytes_per_s)
         self.sent_bytes = self.received_bytes = self.allowed_bytes = 0
@@ -37,7 +38,10 @@ class Line:
                 self._on_way.popleft()
                 self.received_bytes += FRAME_BYTES
                 self.credit.receive(FRAME_BYTES)
-            if (grant := self.credit.due()) is not None:
+            grant = self.credit.due()
+            if grant is not None or self.now_s >= self.join_due_s:
+                grant = grant or self.credit.grant()
+                self.join_due_s = self.now_s + JOIN_S
                 self.credit.sent(grant)
                 arrives_s = self.now_s + self.latency_s
                 self.grants.append((arrives_s, grant.received_bytes + grant.window_bytes))
@@ -90,7 +94,5 @@ def test_local_window_is_wide_and_restarts_with_each_welcome():
     assert credit.due() is None
     credit.restart()
     credit.receive(100)
-    now_s = 1.0
-    grant = credit.due()
-    assert grant is not None
-    assert grant.received_bytes == 100
+    assert credit.due() is None
+    assert credit.grant().received_bytes == 100

@@ -10,7 +10,7 @@ import zmq
 from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.hub_socket import HubReader, HubSocket
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.joining import Grant, Join
+from overlaptop.wire.joining import Join
 from overlaptop.wire.messages import Found
 from tests.fleet.builders import status
 from tests.processes import eventually
@@ -71,21 +71,19 @@ def test_send_says_when_a_message_is_dropped():
     rules = [f"rule_{number}" for number in range(10)]
     kept = [rule for rule in rules if reader.send(Found(rule))]
     assert 0 < len(kept) < len(rules)
-    reader.accepted = Join | Grant | Found
+    reader.accepted = Join | Found
     reader.send_due(0.0)
     assert [message.rule for message in reader.sent if isinstance(message, Found)] == kept
 
 
 def test_grant_that_was_not_sent_is_sent_later():
-    now_s = 0.0
-    reader = SlowReader(Credit(lambda: now_s), Join | Grant)
-    reader.send_due(now_s)
+    reader = SlowReader(Credit(lambda: 0.0), Join)
+    reader.send_due(0.0)
     reader.take([encode(status())], 0)
-    now_s = 1.0
+    reader.accepted = ()
+    reader.send_due(1.0)
     reader.accepted = Join
-    reader.send_due(0.0)
-    reader.accepted = Join | Grant
-    reader.send_due(0.0)
+    reader.send_due(1.0)
     assert reader.sent[-1].received_bytes == len(encode(status()))
 
 

@@ -63,7 +63,6 @@ NOT_SHOWN = {
     "CommandReport",
     "TurnedAway",
     "Found",
-    "Grant",
     "HubHello",
     "Ping",
     "Pong",
