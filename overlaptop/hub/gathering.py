@@ -36,6 +36,7 @@ _ZAP = "inproc://zeromq.zap.01"
 _ID_BYTES = 8
 _FIRST_TRIPS = 4
 """Round trips to the root, one after the other, before a hub's clock is good enough to list the hub."""
+_GREET_S = 2.0
 _GOODBYE = [b""]
 """From a hub that ends, so that the root need not wait for it."""
 _OPTIONS = (
@@ -157,6 +158,7 @@ class RootLink:
         self.address, self.port = host, port
         self._clock = ClockOffset()
         self._pongs = 0
+        self._greets_s = 0.0
         self._context = zmq.Context()
         self.dealer = _make_socket(self._context, zmq.DEALER)
         self.dealer.setsockopt(zmq.ROUTING_ID, _node_id(folder))
@@ -180,6 +182,12 @@ class RootLink:
         with suppress(zmq.Again):
             hello = HubHello(socket.gethostname(), time.time_ns(), clock)
             self.dealer.send_multipart([b"", encode(hello)], zmq.NOBLOCK)
+
+    def greet_again(self, now_s: float) -> None:
+        """Greet if the last time is _GREET_S ago."""
+        if now_s >= self._greets_s:
+            self._greets_s = now_s + _GREET_S
+            self.greet()
 
     def receive(self, payload: bytes, back_ns: int) -> None:
         """Process the root's answer to `greet`, which was back at this Unix time."""

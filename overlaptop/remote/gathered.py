@@ -111,7 +111,7 @@ class GatheredHubConnection(RemoteReader):
 
     @property
     def last_received_s(self) -> float | None:
-        """As in HubConnection. 0 while the root lists the hub, which greets it each second: messages to a
+        """As in HubConnection. 0 while the root lists the hub, which it greets regularly: messages to a
         reader of many hubs may be seconds behind.
         """
         received_s = super().last_received_s

@@ -54,8 +54,8 @@ class HubClock(Part, frozen=True):
 
 
 class HubHello(Message, frozen=True, tag=54):
-    """Hub -> root, once a second. It is also a Ping: hubs measure their clocks on the network between them,
-    which is faster than a reader's connection.
+    """Hub -> root, every two seconds. It is also a Ping: hubs measure their clocks on the network between
+    them, which is faster than a reader's connection.
     """
 
     host: Text
