@@ -100,9 +100,9 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
     screen.add_argument(
         "--refresh",
         type=number_from(0.1, 10),
-        default=4.0,
+        default=2.0,
         metavar="HZ",
-        help="redraws a second, 0.1 to 10 (default 4); lower it on a slow connection",
+        help="redraws a second, 0.1 to 10 (default 2); lower it on a slow connection",
     )
 
 

@@ -48,11 +48,8 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 OnTop = TypeVar("OnTop", bound=DashboardScreen)
 
-MOST_UNREAD_S = 0.25
+MOST_UNREAD_S = 0.5
 """Time between two reads, also while paused: unread data would be dropped."""
-WORKING_SHARE, LONGEST_REST_S = 0.2, 0.45
-"""If reading and drawing take long, as with many ranks: their share of the time once the history is read,
-and the longest time between two reads: less than two ticks."""
 _NO_JOB = "no job yet"
 _TRIALS_RUN = "trials run: wait, or stop them with s"
 
@@ -89,7 +86,6 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self._reads = 0
-        self._rests_until_s = 0.0
         self._offered: tuple[object, ...] = ()
         self._offer_themes(name)
 
@@ -115,16 +111,10 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
-        began_s = time.monotonic()
-        if began_s < self._rests_until_s:
-            return
         self.read()
         self._reads += 1
         if self._reads % self._reads_a_drawing == 0:
             self.show()
-        if not self.dashboard.latest.replaying:
-            worked_s = time.monotonic() - began_s
-            self._rests_until_s = began_s + min(LONGEST_REST_S, worked_s / WORKING_SHARE)
 
     def read(self) -> None:
         self.dashboard.read()

@@ -28,7 +28,7 @@ class TuiOptions:
     wide."""
     theme: str | None = None
     """Name of a theme; the default is the dark one, or no colours if NO_COLOR is set."""
-    refresh_hz: float = 4.0
+    refresh_hz: float = 2.0
     """Redraws per second, at most MAX_REFRESH_HZ; lower it on a slow line."""
     readonly: bool = False
     """Change nothing: neither the job nor the running workload."""
