@@ -1,4 +1,4 @@
-"""Detects a job's last change from the step lengths, loading times and garbage collections of its ranks."""
+"""Detects a job's last change from the figures of all its steps, measured or not."""
 
 import math
 from collections import deque
@@ -38,10 +38,11 @@ WANDERS = 4.0
 
 Series = NDArray[np.float64]
 
-_FIGURES = attrgetter("step_ns", "loading_ns", "full_collections")
-"""A step's length and counters. Without CPU time: it grows while a rank spins for its GPU or its peers, and
-not while the rank sleeps."""
-_COUNTERS = 2
+_FIGURES = attrgetter("step_ns", "loading_ns", "full_collections", "forward_ns")
+"""A step's length and counters. The forward phase shows a slow rank that others hide: a step has noise of
+all ranks. Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank
+sleeps."""
+_COUNTERS = 3
 
 
 class ChangePoints:

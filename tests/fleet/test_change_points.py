@@ -100,8 +100,8 @@ def test_change_that_single_steps_are_too_noisy_for_is_found_within_seconds(seed
     assert 150 <= found[-1] <= 170
 
 
-@pytest.mark.parametrize(("counter", "since"), [("loading", ONSET), ("cpu", 0)])
-def test_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
+@pytest.mark.parametrize(("counter", "since"), [("loading", ONSET), ("forward", ONSET), ("cpu", 0)])
+def test_change_of_one_rank_s_counter_is_one_of_the_job(counter, since):
     draw, length_ms = random.Random(counter), around(counter)
 
     def told(rank, number):
