@@ -73,6 +73,14 @@ def test_line_at_which_one_rank_sleeps_is_the_cause_before_any_is_measured():
     assert found.line == "train.py:1 in save"
 
 
+def test_rank_that_does_more_of_what_all_do_is_named_with_the_difference():
+    cpu_ns = {"cpu_ns": lambda rank, number: (200 + 100 * rank) * MS * tenth(number)}
+    found = the(stalls(tenth, *map(host, (0, 1)), rank=None, **cpu_ns), "long_steps")
+    assert found.title == "rank 1 computes 100 ms longer in every 10th step"
+    stalled = sum(map(tenth, range(FIRST, STEPS))) / (STEPS - FIRST)
+    assert found.gain_ns == pytest.approx(stalled * 100 * MS, rel=0.01)
+
+
 def test_what_all_ranks_do_is_told_without_blame():
     found = the(stalls(tenth, rank=None), "long_steps")
     assert found.title == "every 10th step takes 300 ms longer"

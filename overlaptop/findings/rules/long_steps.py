@@ -4,6 +4,7 @@ If one rank does it, the others wait for it. Few such steps are measured, but ea
 counters. Garbage collections have a rule of their own.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +33,13 @@ WARM_UP_STEPS = 20
 """First steps of a job: they may take longer, on one rank more than on others."""
 LEAST_LOST = {True: 0.05, False: 0.1}
 """Smallest share of the time that regular ones cost, or others: chance may disturb one rank more."""
+NEWEST = 8
+"""Long steps that show what ranks do there. Steps before them may have been others."""
 REGULAR = 0.8
 """Smallest share of what long steps cost that is lost in every n-th step, for it to be no chance."""
+LEAST_BEYOND = 0.2
+"""Smallest part of a long step that a rank has more than the others in four of five long steps: all ranks
+may evaluate, and one of them longer."""
 FEWEST_MEASURED = {True: 2, False: 5}
 """Long steps, regular ones or not, in which the others wait for one and the same rank."""
 LOADS, BESIDE = "loads data", "beside training"
@@ -53,7 +59,7 @@ class LongSteps:
     usual_ns: float
     """Median length of these steps."""
     longer_ns: float
-    """How much longer the long ones are: the median."""
+    """How much longer the newest long ones are: the median."""
     lost_ns: float
     """What they cost per step: the mean."""
 
@@ -74,22 +80,23 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     long = long_steps(evidence)
     if long is None or named_late(evidence) or _collect(evidence, long):
         return
-    for each in _causes(evidence, long):
-        yield replace(each, gain_ns=round(long.lost_ns), step_ns=round(long.mean_ns))
+    for each, longer_ns in _causes(evidence, long):
+        gain_ns = long.lost_ns * min(1.0, longer_ns / long.longer_ns)
+        yield replace(each, gain_ns=round(gain_ns), step_ns=round(long.mean_ns))
 
 
-def _causes(evidence: Evidence, long: LongSteps) -> Iterable[Finding]:
-    """Yield at most one finding, without its gain."""
+def _causes(evidence: Evidence, long: LongSteps) -> Iterable[tuple[Finding, float]]:
+    """Yield at most one finding, without its gain, and what it explains of a long step."""
     longer = text.duration(long.longer_ns)
     measured = f"{len(long.numbers)} of {long.steps} steps take {longer} longer than the usual "
     measured += text.duration(long.usual_ns)
     if (found := _culprit(evidence, long)) is not None:
-        rank, does = found
+        rank, does, longer_ns = found
         others = tuple(evidence.ranks.keys() - {rank})
         line = slow_line(evidence, rank, others, asleep=True) or slow_line(evidence, rank, others)
         where = f"look at {line.place}" if line is not None else f"look at what rank {rank} does there"
-        yield Finding(
-            title=f"rank {rank} {does} {longer} longer in {long.when}",
+        finding = Finding(
+            title=f"rank {rank} {does} {text.duration(longer_ns)} longer in {long.when}",
             measured=f"{measured}; {line.describe}" if line is not None else measured,
             advice=ADVICE
             if does == LOADS
@@ -99,13 +106,15 @@ def _causes(evidence: Evidence, long: LongSteps) -> Iterable[Finding]:
             why_late=True,
             line=line.line if line is not None else "",
         )
-    elif all(_more_ns(evidence, each, loading_ns, long) >= long.enough_ns for each in evidence.ranks):
+        yield finding, longer_ns
+    elif all(median(each) >= long.enough_ns for each in _more_ns(evidence, loading_ns, long).values()):
         title = f"ranks load data {longer} longer in {long.when}"
-        yield Finding(title, measured, ADVICE, Certainty.LIKELY)
+        yield Finding(title, measured, ADVICE, Certainty.LIKELY), long.longer_ns
     elif long.every is not None:
         advice = "find what the script does there, such as evaluation, logging or checkpoints: do it less "
         advice += f"often, or {BESIDE}"
-        yield Finding(f"{long.when} takes {longer} longer", measured, advice, Certainty.POSSIBLE)
+        title = f"{long.when} takes {longer} longer"
+        yield Finding(title, measured, advice, Certainty.POSSIBLE), long.longer_ns
 
 
 def long_steps(evidence: Evidence) -> LongSteps | None:
@@ -133,7 +142,7 @@ def long_steps(evidence: Evidence) -> LongSteps | None:
         return None
     mean_ns = sum(since) / len(since)
     return LongSteps(
-        tuple(more_ns), every, len(since), mean_ns, usual_ns, median(more_ns.values()), lost_ns
+        tuple(more_ns), every, len(since), mean_ns, usual_ns, median([*more_ns.values()][-NEWEST:]), lost_ns
     )
 
 
@@ -166,22 +175,26 @@ def _collect(evidence: Evidence, long: LongSteps) -> bool:
     )
 
 
-def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str] | None:
-    """Return the rank that the others wait for in the long steps, and what it does there."""
+def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | None:
+    """Return the rank that the others wait for in the long steps, what it does there, and for how much
+    longer than they.
+    """
     rank = _awaited(evidence, long)
     ranks = evidence.ranks if rank is None else (rank,)
     counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
     for does, measure in counters.items():
-        more_ns = {each: _more_ns(evidence, each, measure, long) for each in evidence.ranks}
-        most = max(more_ns, key=lambda each: more_ns[each])
-        others_ns = max((ns for each, ns in more_ns.items() if each != most), default=0.0)
-        if most in ranks and more_ns[most] >= long.enough_ns > 2 * others_ns:
-            return most, does
+        more_ns = dict(_more_ns(evidence, measure, long))
+        most = max(more_ns, key=lambda each: median(more_ns[each]))
+        own_ns = more_ns.pop(most)
+        together = zip(own_ns, *more_ns.values(), strict=True)
+        beyond_ns = sorted(own - max(others, default=0.0) for own, *others in together)
+        if most in ranks and beyond_ns[len(beyond_ns) // 5] >= LEAST_BEYOND * long.longer_ns:
+            return most, does, median(beyond_ns)
     for each in ranks:
         line = slow_line(evidence, each, asleep=True)
         if line is not None and line.share - line.others_share >= EXPLAINS * long.lost_ns / long.mean_ns:
-            return each, "sleeps"
-    return None if rank is None else (rank, "takes")
+            return each, "sleeps", long.longer_ns
+    return None if rank is None else (rank, "takes", long.longer_ns)
 
 
 def _awaited(evidence: Evidence, long: LongSteps) -> int | None:
@@ -198,12 +211,19 @@ def _awaited(evidence: Evidence, long: LongSteps) -> int | None:
     return awaited[0] if not few and len(set(awaited)) == 1 else None
 
 
-def _more_ns(evidence: Evidence, rank: int, measure: Measure, long: LongSteps) -> float:
-    """Return what a counter of the rank has more in the long steps than in others; 0: not known."""
-    info = evidence.ranks[rank].info
-    usual = [ns for totals in evidence.counted if (ns := measure(info, totals[rank])) is not None]
-    in_long = [ns for step in _of(evidence, rank, long.numbers) if (ns := measure(info, step)) is not None]
-    return median(in_long) - median(usual) if usual and in_long else 0.0
+def _more_ns(evidence: Evidence, measure: Measure, long: LongSteps) -> Mapping[int, Sequence[float]]:
+    """Return what a counter of each rank has more in each of the newest long steps than in others; 0: not
+    known.
+    """
+    more_ns = {}
+    for rank, view in evidence.ranks.items():
+        counted = (measure(view.info, totals[rank]) for totals in evidence.counted)
+        usual = [ns for ns in counted if ns is not None]
+        usual_ns = median(usual) if usual else math.inf
+        steps = (step_of(view, number) for number in long.numbers[-NEWEST:])
+        in_long = (measure(view.info, step) if step is not None else None for step in steps)
+        more_ns[rank] = [0.0 if ns is None else max(0.0, ns - usual_ns) for ns in in_long]
+    return more_ns
 
 
 def _of(evidence: Evidence, rank: int, numbers: Iterable[int]) -> list[StepTotals]:
