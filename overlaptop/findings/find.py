@@ -36,6 +36,9 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
                 gain_ns = round(min(gain_ns, most_ns) * share)
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
+    # Other rules tell the mean of what a rank does there in some steps.
+    long = {(each.ranks, each.line) for each in every if each.rule == "long_steps" and each.line}
+    every = [each for each in every if each.rule == "long_steps" or (each.ranks, each.line) not in long]
     every.sort(key=lambda each: (-each.order_ns, each.rule, each.ranks))
     found: list[Finding] = []
     for each in every:

@@ -68,9 +68,11 @@ def test_line_at_which_one_rank_sleeps_is_the_cause_before_any_is_measured():
         *(stacks(LATE, second, 10, asleep=5, save=5, step=5) for second in range(5)),
         *(stacks(0, second, 10, step=10) for second in range(5)),
     ]
-    found = the(stalls(tenth, *facts, watched=False), "long_steps")
+    evidence = stalls(tenth, *facts, watched=False)
+    found = the(evidence, "long_steps")
     assert found.title == "rank 1 sleeps 300 ms longer in every 10th step"
     assert found.line == "train.py:1 in save"
+    assert [rule for rule, _ in rules(evidence)] == ["long_steps"]
 
 
 def test_rank_that_does_more_of_what_all_do_is_named_with_the_difference():
