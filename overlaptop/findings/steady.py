@@ -203,9 +203,10 @@ class SteadyLine:
             and shown.cause_rule in WEAK_CAUSES
             and line.cause_rule not in WEAK_CAUSES
         )
+        names_rank = shown.rule != "" and shown.rule == line.cause_rule
         if shown.kind in NOBODY_LATE and line.warns:
             return max(hold_ns, NEWS_HOLD_NS)
-        return hold_ns if adds_cause else max(hold_ns, TURN_NS)
+        return hold_ns if adds_cause or names_rank else max(hold_ns, TURN_NS)
 
 
 def _has_steps(snapshot: Snapshot) -> bool:

@@ -118,6 +118,14 @@ def test_a_slow_cpu_gives_way_to_a_better_cause_of_the_same_rank():
     assert shown(*settled, (3, other), (4, other))[2:] == ["late: launches", "late: launches"]
 
 
+def test_finding_gives_way_to_the_same_one_that_names_a_rank():
+    job = FirstLine("every 8th step", "", rule="long_steps", kind=Kind.FINDING)
+    rank = LATE._replace(words="rank 1 in every 8th step", cause_rule="long_steps")
+    settled = [(1, job), (2, job)]
+    assert shown(*settled, (3, rank), (6, rank))[1:] == [job.words, job.words, rank.words]
+    assert shown(*settled, (3, LOADS), (6, LOADS))[1:] == [job.words] * 3
+
+
 def test_after_a_change_the_earlier_answer_is_kept_at_first():
     settled = [(1, HEALTHY), (5, HEALTHY)]
     assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [
