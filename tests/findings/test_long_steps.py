@@ -68,7 +68,8 @@ def test_line_at_which_one_rank_sleeps_is_the_cause_before_any_is_measured():
         *(stacks(LATE, second, 10, asleep=5, save=5, step=5) for second in range(5)),
         *(stacks(0, second, 10, step=10) for second in range(5)),
     ]
-    evidence = stalls(tenth, *facts, watched=False)
+    loads_too = {"loading_ns": in_tenth(STALL_MS * MS // 3)}
+    evidence = stalls(tenth, *facts, watched=False, **loads_too)
     found = the(evidence, "long_steps")
     assert found.title == "rank 1 sleeps 300 ms longer in every 10th step"
     assert found.line == "train.py:1 in save"

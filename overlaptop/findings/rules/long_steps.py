@@ -188,7 +188,8 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | No
         own_ns = more_ns.pop(most)
         together = zip(own_ns, *more_ns.values(), strict=True)
         beyond_ns = sorted(own - max(others, default=0.0) for own, *others in together)
-        if most in ranks and beyond_ns[len(beyond_ns) // 5] >= LEAST_BEYOND * long.longer_ns:
+        is_more = beyond_ns[len(beyond_ns) // 5] >= LEAST_BEYOND * long.longer_ns
+        if most in ranks and is_more and median(own_ns) >= long.enough_ns:
             return most, does, median(beyond_ns)
     for each in ranks:
         line = slow_line(evidence, each, asleep=True)
