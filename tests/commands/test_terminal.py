@@ -50,7 +50,7 @@ def stopped(pid):
 
 def test_job_that_failed_is_explained_after_the_dashboard(traces):
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", str(10**8)) as terminal:
-        terminal.read_until(b"RuntimeError:")
+        terminal.read_until(b"exit status 1")
         terminal.type("\x03")
         assert terminal.wait() == 1
         assert b"the job failed (exit status 1)" in terminal.seen
