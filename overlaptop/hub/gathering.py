@@ -158,7 +158,7 @@ class RootLink:
         self.address, self.port = host, port
         self._clock = ClockOffset()
         self._pongs = 0
-        self._greets_s = 0.0
+        self._greet_due_s = 0.0
         self._context = zmq.Context()
         self.dealer = _make_socket(self._context, zmq.DEALER)
         self.dealer.setsockopt(zmq.ROUTING_ID, _node_id(folder))
@@ -185,8 +185,8 @@ class RootLink:
 
     def greet_again(self, now_s: float) -> None:
         """Greet if the last time is _GREET_S ago."""
-        if now_s >= self._greets_s:
-            self._greets_s = now_s + _GREET_S
+        if now_s >= self._greet_due_s:
+            self._greet_due_s = now_s + _GREET_S
             self.greet()
 
     def receive(self, payload: bytes, back_ns: int) -> None:
