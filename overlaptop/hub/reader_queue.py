@@ -156,8 +156,6 @@ class ReaderQueue:
         """Limit for queued steps, and for timelines:
         half of the bytes in flight, or more beside history.
         """
-        if not self._window_bytes:
-            return _MAX_QUEUED_BYTES  # it has joined, and its first grant is in flight
         return self._window_bytes * (2 if self.history else 1) // 2
 
     def _next(self) -> bytes:
