@@ -19,6 +19,7 @@ from overlaptop.findings.late import caused_wait_ns, named_late
 from overlaptop.findings.lines import slow_line
 from overlaptop.findings.measures import Measure, cpu_ns, delayed_ns, loading_ns, on_host
 from overlaptop.findings.rules.data_loading import ADVICE
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.totals import step_of
 from overlaptop.timeline.averages import sigma
 from overlaptop.wire.messages import StepTotals
@@ -169,9 +170,9 @@ def _regular(more_ns: Mapping[int, float], last: int) -> tuple[int | None, Mappi
 def _collect(evidence: Evidence, long: LongSteps) -> bool:
     """Return whether a rank collects garbage in most of the long steps."""
     return any(
-        2 * sum(bool(step.full_collections) for step in _of(evidence, rank, long.numbers))
+        2 * sum(bool(step and step.full_collections) for step in _at(view, long.numbers))
         > len(long.numbers)
-        for rank in evidence.ranks
+        for view in evidence.ranks.values()
     )
 
 
@@ -183,7 +184,7 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | No
     ranks = evidence.ranks if rank is None else (rank,)
     counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
     for does, measure in counters.items():
-        more_ns = dict(_more_ns(evidence, measure, long))
+        more_ns = _more_ns(evidence, measure, long)
         most = max(more_ns, key=lambda each: median(more_ns[each]))
         own_ns = more_ns.pop(most)
         together = zip(own_ns, *more_ns.values(), strict=True)
@@ -212,7 +213,7 @@ def _awaited(evidence: Evidence, long: LongSteps) -> int | None:
     return awaited[0] if not few and len(set(awaited)) == 1 else None
 
 
-def _more_ns(evidence: Evidence, measure: Measure, long: LongSteps) -> Mapping[int, Sequence[float]]:
+def _more_ns(evidence: Evidence, measure: Measure, long: LongSteps) -> dict[int, list[float]]:
     """Return what a counter of each rank has more in each of the newest long steps than in others; 0: not
     known.
     """
@@ -221,15 +222,14 @@ def _more_ns(evidence: Evidence, measure: Measure, long: LongSteps) -> Mapping[i
         counted = (measure(view.info, totals[rank]) for totals in evidence.counted)
         usual = [ns for ns in counted if ns is not None]
         usual_ns = median(usual) if usual else math.inf
-        steps = (step_of(view, number) for number in long.numbers[-NEWEST:])
+        steps = _at(view, long.numbers[-NEWEST:])
         in_long = (measure(view.info, step) if step is not None else None for step in steps)
         more_ns[rank] = [0.0 if ns is None else max(0.0, ns - usual_ns) for ns in in_long]
     return more_ns
 
 
-def _of(evidence: Evidence, rank: int, numbers: Iterable[int]) -> list[StepTotals]:
-    found = (step_of(evidence.ranks[rank], number) for number in numbers)
-    return [step for step in found if step is not None]
+def _at(view: RankView, numbers: Iterable[int]) -> Iterable[StepTotals | None]:
+    return (step_of(view, number) for number in numbers)
 
 
 def _on_host(measure: Measure) -> Measure:
