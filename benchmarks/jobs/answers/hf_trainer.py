@@ -3,11 +3,11 @@
 from typing import Any
 
 import faulty
-from language_model import LAYERS, ON_GPU, TOKENS, VOCABULARY, WIDTH, Text
+from language_model import GPUS, LAYERS, ON_GPU, TOKENS, VOCABULARY, WIDTH, Text
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-BATCH = 8
+BATCH = 32 if GPUS == 1 else 8
 
 
 class Model(GPT2LMHeadModel):  # type: ignore[misc]

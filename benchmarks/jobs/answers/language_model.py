@@ -1,4 +1,6 @@
-"""A language model and its random text. On a CPU both are small."""
+"""A language model and its random text. On a CPU and on a shared GPU they are smaller."""
+
+import os
 
 import faulty
 import torch
@@ -6,9 +8,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
+from overlaptop.workloads.shared_gpu import own_gpu
+
 ON_GPU = torch.cuda.is_available()
-LAYERS, WIDTH, VOCABULARY, TOKENS = (12, 1024, 50257, 512) if ON_GPU else (2, 128, 512, 64)
-BATCH = 16 if ON_GPU else 8
+GPUS = torch.cuda.device_count()
+if ON_GPU:
+    os.environ["LOCAL_RANK"] = str(own_gpu(GPUS))  # frameworks take it for the GPU's index
+LAYERS, WIDTH, VOCABULARY, TOKENS, BATCH = (
+    (12, 1024, 50257, 512, 16) if GPUS > 1 else (12, 512, 8192, 512, 64) if ON_GPU else (2, 128, 512, 64, 8)
+)
 
 
 class Text(Dataset[dict[str, Tensor]]):

@@ -2,7 +2,7 @@
 
 import faulty
 import torch
-from language_model import BATCH, ON_GPU, LanguageModel, Text
+from language_model import BATCH, GPUS, ON_GPU, LanguageModel, Text
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
@@ -37,7 +37,8 @@ class EndOfStep(Callback):  # type: ignore[misc]
 
 
 Trainer(
-    accelerator="gpu" if ON_GPU else "cpu", devices=2, max_steps=-1, max_epochs=-1, logger=False,
+    accelerator="gpu" if ON_GPU else "cpu", devices=2 if GPUS != 1 else 1, num_nodes=1 if GPUS != 1 else 2,
+    max_steps=-1, max_epochs=-1, logger=False,
     strategy=DDPStrategy(process_group_backend="nccl" if ON_GPU else "gloo"),
     precision="bf16-mixed" if ON_GPU else "32-true", callbacks=[EndOfStep()],
     enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
