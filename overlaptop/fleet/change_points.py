@@ -27,6 +27,8 @@ NOISES = 5.0
 With more than LEAST_AFTER steps, fewer suffice."""
 ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
 """Minimum share of steps on their own side of the middle. It rules out alternation and outliers."""
+MOST_BY_MEASURING = 2.0
+"""No step gets this many times as long because it is measured."""
 MOST_STEPS = 200
 """Newest steps searched at once, for example when a history arrives."""
 BLOCK_STEPS = 8
@@ -57,7 +59,10 @@ class ChangePoints:
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest steps since then that all these ranks know: the length, then each rank's counters."""
-        self._are_measured: deque[bool] = deque(maxlen=MOST_BEFORE)
+        self._held: list[tuple[int, Series]] = []
+        """Measured steps in a row, until it is clear that all steps are measured now."""
+        self._measured_ns, self._measured_steps = 0.0, 0
+        """How long this row is."""
         self._blocks: deque[tuple[int, Series]] = deque(maxlen=MOST_BLOCKS)
         """Blocks since then: the first step, and the medians of its columns."""
         self._blocked = -1
@@ -80,7 +85,7 @@ class ChangePoints:
         begin = unread
         if (ranks := tuple(view.rank for view in running)) != self._ranks:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
-            for each in (self._columns, self._blocks, self._strays):
+            for each in (self._columns, self._held, self._blocks, self._strays):
                 each.clear()
             self._wander, self._blocked = np.zeros(1 + _COUNTERS * len(ranks)), -1
         for number in range(begin, newest + 1):
@@ -98,13 +103,27 @@ class ChangePoints:
             self._begin_level(number + 1)
         if len(known) < len(steps) or any(step.disturbed for step in known):
             return
-        self._are_measured.append(any(step.measured for step in known))
-        # Measuring makes the steps of a launch-bound job longer, which is no change.
-        if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
-            figures = np.array([_FIGURES(step) for step in known], dtype=np.float64)
-            figures[:, 2] = figures[:, 0] * np.sign(figures[:, 2])  # a step that collects counts whole
-            column = np.concatenate(([np.median(figures[:, 0])], figures[:, 1:].ravel()))
+        figures = np.array([_FIGURES(step) for step in known], dtype=np.float64)
+        figures[:, 2] = figures[:, 0] * np.sign(figures[:, 2])  # a step that collects counts whole
+        column = np.concatenate(([np.median(figures[:, 0])], figures[:, 1:].ravel()))
+        if not any(step.measured for step in known):
+            self._held.clear()
+            self._measured_ns, self._measured_steps = 0.0, 0
             self._columns.append((number, column))
+            return
+        # Measuring makes the steps of a launch-bound job longer, which is no change. A burst has only short
+        # rows of measured steps; long steps are all measured.
+        self._held.append((number, column))
+        self._measured_ns, self._measured_steps = self._measured_ns + column[0], self._measured_steps + 1
+        is_row = self._measured_ns >= LASTS_NS and self._measured_steps >= LEAST_AFTER
+        if is_row or column[0] >= MOST_BY_MEASURING * self._usual_ns:
+            self._columns.extend(self._held)
+            self._held.clear()
+
+    @property
+    def _usual_ns(self) -> float:
+        lengths_ns = [column[0] for _, column in self._columns]
+        return float(np.median(lengths_ns)) if lengths_ns else math.inf
 
     def _add_block(self) -> bool:
         unblocked = [each for each in self._columns if each[0] > self._blocked][-BLOCK_STEPS:]

@@ -123,23 +123,37 @@ def test_collections_of_one_rank_in_each_step_are_a_change(every, since):
     assert (found[ONSET - 1], found[-1]) == (0, since)
 
 
-def measured(_rank, number):
-    return {"comm_ns": 0} if 100 <= number < 132 and number // 16 % 2 == 0 else {}
+@pytest.mark.parametrize("times", [0.4, 1, 5])
+def test_steps_that_measuring_makes_longer_are_no_change(times):
+    """Bursts of alternating blocks, each of four steps or a quarter of a second."""
+    length_ms, block = around(1), 8 if times < 1 else 4
 
+    def measured(_rank, number):
+        return {"comm_ns": 0} if 100 <= number < 132 and number // block % 2 == 0 else {}
 
-def test_steps_that_measuring_makes_longer_are_no_change():
-    length_ms = around(1)
-    assert set(looks(lambda at: length_ms(1.4 if measured(0, at) else 1), 160, told=measured)) == {0}
+    def longer_ms(number):
+        return times * length_ms(1.4 if measured(0, number) else 1)
+
+    assert set(looks(longer_ms, 160, told=measured)) == {0}
 
 
 def test_steps_left_out_make_no_block_count_twice():
-    """A job that is slower in every other 16 steps; after 32 of its steps, 16 are measured."""
+    """A job that is slower in every other 16 steps; every other step is measured."""
     length_ms = around(1)
     found = looks(
-        lambda number: length_ms(1.3 if number % 48 // 16 == 1 else 1), 480,
-        told=lambda _, number: {"comm_ns": 0} if number % 48 >= 32 else {},
+        lambda number: length_ms(1.3 if number // 16 % 2 else 1), 480,
+        told=lambda _, number: {"comm_ns": 0} if number % 2 else {},
     )  # fmt: skip
-    assert len(set(found)) <= 4
+    assert len(set(found)) <= 6
+
+
+def test_change_to_steps_so_long_that_each_is_measured_is_found_within_ten():
+    length_ms = around(1)
+    found = looks(
+        lambda number: length_ms(5 if number >= ONSET else 1), ONSET + 10,
+        told=lambda _, number: {"comm_ns": 0} if number >= ONSET or number % 12 == 0 else {},
+    )  # fmt: skip
+    assert (found[ONSET - 1], found[-1]) == (0, ONSET)
 
 
 def test_change_is_found_soon_after_a_setting_doubled_the_step():
