@@ -71,9 +71,16 @@ def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: floa
 
 
 def own_times(
-    evidence: Evidence, late: Collection[int], others: Collection[int], slows_ns: int = 0
+    evidence: Evidence,
+    late: Collection[int],
+    others: Collection[int],
+    slows_ns: int = 0,
+    *,
+    work_stays: bool = True,
 ) -> Mapping[int, OwnTime]:
-    """Return the own times of these ranks. ``slows_ns``: extra compute of the others caused by waiting."""
+    """Return the own times of these ranks. ``slows_ns``: extra compute of the others caused by waiting.
+    ``work_stays``: ranks that share a GPU will still have to wait for the late rank's work there.
+    """
     step_ns = evidence.step_ns
     own: dict[int, OwnTime] = {}
     is_attributed = evidence.window is not None and evidence.window.is_attributed
@@ -81,7 +88,7 @@ def own_times(
         waits_ns, share = _waits(evidence, rank, exact=True)
         own[rank] = OwnTime(step_ns * (1 - share), ahead_ns=waits_ns)
     for rank in others:
-        waits_ns, share = _waits(evidence, rank, late, exact=is_attributed)
+        waits_ns, share = _waits(evidence, rank, late, exact=is_attributed, work_stays=work_stays)
         wait_ns = share * step_ns if waits_ns else evidence.most_wait_ns
         host_ns = _host_ns(evidence, rank, late, wait_ns)
         ahead_ns = tuple(each + slows_ns for each in waits_ns)
@@ -99,7 +106,7 @@ def most_by_gpus_ns(evidence: Evidence) -> float:
 
 
 def _waits(
-    evidence: Evidence, rank: int, late: Collection[int] = (), *, exact: bool
+    evidence: Evidence, rank: int, late: Collection[int] = (), *, exact: bool, work_stays: bool = False
 ) -> tuple[tuple[float, ...], float]:
     """Return what waiting for late ranks costs the rank in each step, ns, and as a share of these steps.
     Not exact: includes exposed time without a breakdown. Empty and 0: not known, or in a pipeline, where
@@ -111,12 +118,15 @@ def _waits(
     lengths_ns: list[int] = []
     stalled_ns = STALLED * evidence.step_ns
     for step in evidence.steps:
-        times = step.waits.times if step.waits is not None else {}
+        if step.waits is None:
+            continue
+        times = step.waits.times
         own, totals = times.get(rank), step.totals.get(rank)
         if own is not None and totals is not None and totals.step_ns < stalled_ns:
             bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
             not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
-            waits_ns.append(own.exposed_wait_ns + min(bared_ns, default=0) + not_attributed_ns)
+            shared_ns = step.waits.shared_ns.get(rank, 0) if work_stays else 0
+            waits_ns.append(own.exposed_wait_ns - shared_ns + min(bared_ns, default=0) + not_attributed_ns)
             lengths_ns.append(totals.step_ns)
     return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
 

@@ -76,6 +76,8 @@ OF_THE_HOST = (Cause.LOADING, Cause.SLEEPING, Cause.LAUNCHING, None)
 Not a garbage collection: it holds the GIL, so that no stack is sampled meanwhile, and another line would be
 named."""
 
+OF_COMPUTE = (Cause.LOW_CLOCK, Cause.UNEVEN, Cause.COMPUTING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
@@ -120,8 +122,8 @@ class LateRank(Suspect):
     usual_ns: float
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
-    wait_text: str
-    """The others' wait in words, a lower bound."""
+    wait_ns: int
+    """The others' wait, a lower bound."""
     slows_ns: int
     """Extra compute of the others while they wait; 0 if not clear."""
     beside_ns: int
@@ -144,18 +146,19 @@ class LateRank(Suspect):
     @property
     def is_slack(self) -> bool:
         """Return whether fixing the rank gains almost nothing."""
-        wait_ns = self.step_ns - max((self.own[rank].gpu_ns for rank in self.others), default=0.0)
         lost_ns = self.gain_without() + max(0.0, self.usual_ns - self.step_ns)
-        return bool(self.others) and lost_ns < min(SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns)
+        most_ns = min(SLACK_OF_WAIT * self.wait_ns, SLACK_OF_STEP * self.step_ns)
+        return bool(self.others) and lost_ns < most_ns
 
     @property
     def describe(self) -> str:
         """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late_count} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
-        others = f"{self.versus} {waits} {self.wait_text} a step"
+        wait_text = text.duration(self.wait_ns)
+        others = f"{self.versus} {waits} {wait_text} a step"
         if self.in_turn:  # the wait is only known for all of them together
-            others = f"others wait {self.wait_text} a step for {text.named_ranks(self.in_turn)} together"
+            others = f"others wait {wait_text} a step for {text.named_ranks(self.in_turn)} together"
         if self.passed_on_by:
             passes = "passes" if len(self.passed_on_by) == 1 else "pass"
             others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
@@ -255,10 +258,12 @@ def _late_rank(
         for measure in measures
     }
     slows_ns, beside_ns = _slows_ns(evidence, rank, others)
-    own = own_times(evidence, found, others, slows_ns)
+    own = own_times(evidence, found, others, slows_ns, work_stays=False)
     lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, asleep=True)
     cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
+    if cause not in OF_COMPUTE:
+        own = own_times(evidence, found, others, slows_ns)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     line = asleep if cause is Cause.SLEEPING else None
     if line is None and (cause in OF_THE_HOST or computes_there):
@@ -274,7 +279,7 @@ def _late_rank(
         step_ns=evidence.step_ns,
         usual_ns=evidence.usual_ns,
         own=own,
-        wait_text=evidence.wait_text,
+        wait_ns=evidence.exposed_wait_ns,
         slows_ns=slows_ns,
         beside_ns=beside_ns,
         excesses=longer,

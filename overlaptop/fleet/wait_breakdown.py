@@ -19,7 +19,7 @@ from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import NO_LEAD
-from overlaptop.timeline.spans import unflatten
+from overlaptop.timeline.spans import difference, intersection, length_ns, unflatten, union
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
@@ -221,7 +221,8 @@ def _break_down(
         if view.rank in details
     }
     mean_ns = round(fmean(detail.step_ns for detail in details.values()))
-    return StepWaits.of(step, begun_ns, mean_ns, collectives, times)
+    shared_ns = _shared_ns(views, details, (*running, *collectives))
+    return StepWaits.of(step, begun_ns, mean_ns, collectives, times, shared_ns)
 
 
 def _matched(
@@ -286,6 +287,27 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
         not_attributed_ns=max(0, totals.comm_ns - times.wait_ns - times.transfer_ns),
         exposed_not_attributed_ns=max(0, exposed_ns),
     )
+
+
+def _shared_ns(
+    views: Sequence[RankView], details: Mapping[int, StepDetail], collectives: Sequence[Collective]
+) -> dict[int, int]:
+    """Return, as `StepWaits.shared_ns`, how long ranks wait while another one computes on their GPU."""
+    of_gpu: defaultdict[str, list[int]] = defaultdict(list)
+    for view in views:
+        if view.rank in details and view.device is not None and view.device.gpu_uuid:
+            of_gpu[view.device.gpu_uuid].append(view.rank)
+    found = {}
+    for ranks in of_gpu.values():
+        own = [details[rank] for rank in ranks]
+        compute = {each.rank: unflatten(each.compute_spans_ns) + each.start_ns for each in own}
+        for each in own if len(own) > 1 else ():
+            rank, start_ns, end_ns = each.rank, each.start_ns, each.start_ns + each.step_ns
+            comm = unflatten(each.comm_spans_ns) + start_ns
+            wait = waiting(rank, comm, collectives, start_ns, end_ns).wait
+            theirs = union(*(compute[other] for other in ranks if other != rank))
+            found[rank] = length_ns(intersection(difference(wait, compute[rank]), theirs))
+    return found
 
 
 def _begun_ns(details: Mapping[int, StepDetail]) -> int:

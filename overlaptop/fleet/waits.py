@@ -50,6 +50,8 @@ class StepWaits:
     """None if none of its collectives is attributed. A passed-on wait counts against its root."""
     passed_on_wait: PassedOnWait | None
     """The passed-on wait with the most waiting. None if there is none."""
+    shared_ns: Mapping[int, int] = field(default_factory=dict)
+    """By rank that shares its GPU: the exposed wait in which another rank computes there."""
 
     @classmethod
     def of(
@@ -59,13 +61,14 @@ class StepWaits:
         step_ns: int,
         collectives: tuple[Collective, ...],
         times: Mapping[int, WaitTimes],
+        shared_ns: Mapping[int, int] = {},
     ) -> "StepWaits":
         """Build the step from its collectives, with the lateness of each rank."""
         found = passed_on_waits(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
         late = lateness(collectives, {at: passed_on_wait.root for at, passed_on_wait in found.items()})
         passed_on_wait = None if most is None else found[most]
-        return cls(step, start_ns, step_ns, collectives, times, late, passed_on_wait)
+        return cls(step, start_ns, step_ns, collectives, times, late, passed_on_wait, shared_ns)
 
     @property
     def main_late_rank(self) -> int | None:

@@ -15,7 +15,7 @@ OPTIMIZER_MS = 5
 
 def job(
     does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, only=None, infos=None,
-    **changes
+    gpu=None, **changes
 ):  # fmt: skip
     """The evidence of a running job.
 
@@ -23,8 +23,8 @@ def job(
     ``compute``, ``idle`` and ``copy``. Then come an all-reduce of all ranks, which ends TRANSFER_MS
     after the last rank began it, and an optimizer of OPTIMIZER_MS. ``facts``: messages more.
     ``watched``: with timelines, each as ``changed`` makes it. ``only``: whether a rank makes a step at all.
-    ``infos(rank)``: what its RankInfo has otherwise. ``changes``: of the totals, functions of rank and
-    number.
+    ``infos(rank)``: what its RankInfo has otherwise. ``gpu``: the one that all ranks share. ``changes``: of
+    the totals, functions of rank and number.
     """
 
     def lay(rank, number):
@@ -50,7 +50,9 @@ def job(
         if watched:
             yield changed(detail) if changed else detail
 
-    return timelines.job(lay, *facts, ranks=ranks, steps=steps, exact=exact, infos=infos, told=told)
+    return timelines.job(
+        lay, *facts, ranks=ranks, steps=steps, exact=exact, infos=infos, told=told, gpu=gpu
+    )
 
 
 def rules(evidence):

@@ -40,6 +40,10 @@ def two(
     )  # fmt: skip
 
 
+def late_by(ms, more="idle"):
+    return lambda rank, _: [*[(more, ms)] * (rank == LATE), ("compute", COMPUTE_MS)]
+
+
 def step_ms(late_ms):
     return COMPUTE_MS + late_ms + TRANSFER_MS + OPTIMIZER_MS
 
@@ -85,6 +89,21 @@ def test_transfer_that_shows_only_beside_a_late_rank_is_won_with_the_wait():
         return Timeline(60, compute, calls, phases=phases)
 
     assert why_late(timelines.job(lay, steps=14)).gain_ns == pytest.approx(20 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "won_ms"), [("", "idle", 30), ("GPU", "idle", 20), ("GPU", "compute", 30)]
+)
+def test_of_ranks_that_share_a_gpu_the_late_one_s_work_stays(gpu, more, won_ms):
+    """The other one waits for its 10 ms of compute, and would also without its lateness."""
+    found = why_late(job(late_by(30, more), ranks=2, steps=14, gpu=gpu))
+    assert found.gain_ns == pytest.approx(won_ms * MS, rel=0.01)
+
+
+def test_lateness_that_ends_before_the_shared_gpu_is_free_costs_nothing():
+    found = why_late(job(late_by(9), ranks=2, steps=14, gpu="GPU"))
+    assert (found.rule, found.gain_ns) == ("slack", 0)
+    assert found.title.endswith("which costs nothing: rank 1 computes on the GPU of rank 0 meanwhile")
 
 
 def test_trailing_host_bound_rank_costs_nothing():

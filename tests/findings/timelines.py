@@ -7,7 +7,7 @@ from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, EnvironmentVariable, PhaseSpan
-from tests.fleet.builders import MS, T0, Clock, feed, info, laid_out, status, welcome
+from tests.fleet.builders import MS, T0, Clock, device, feed, info, laid_out, status, welcome
 
 MIB = 1 << 20
 DDP_GROUP = "0 default_pg"
@@ -34,10 +34,12 @@ def call(op, start_ms, end_ms, mib=25, group=DDP_GROUP):
     return CollectiveSpan(op, round(mib * MIB), group, True, round(start_ms * MS), round(end_ms * MS))
 
 
-def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *messages: messages):
+def job(
+    lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *messages: messages, gpu=None
+):  # fmt: skip
     """The evidence of a running job; ``lay(rank, number)`` is a Timeline. ``facts``: messages more.
     ``infos(rank)``: what its RankInfo has otherwise. ``told``: what a rank sends of a step, from its totals
-    and its timeline.
+    and its timeline. ``gpu``: the one that all ranks share.
     """
     fleet = JobState(Clock())
     fleet.set_hub_state(HubState.LIVE)
@@ -46,6 +48,7 @@ def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *mess
         fleet,
         welcome(world_size=ranks),
         *(info(rank, exact=exact, **changed(rank)) for rank in range(ranks)),
+        *(device(rank, gpu) for rank in range(ranks) if gpu),
     )
     start_ns = T0
     for number in range(steps):

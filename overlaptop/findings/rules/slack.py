@@ -1,4 +1,4 @@
-"""The others wait for a rank, but another rank's host or GPU needs the whole step anyway (`gains`).
+"""The others wait for a rank, but a host or a GPU needs the whole step anyway (`gains`).
 
 No other finding then blames the late rank.
 """
@@ -20,7 +20,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         own = late.own[longest]
         needs = f"needs {text.duration(own.longest_ns)} a step"
         alike = all(late.own[rank].host_ns >= ALIKE * own.host_ns for rank in late.others)
-        if own.host_ns <= own.gpu_ns:
+        if longest in evidence.others_on_gpu(late.rank):
+            bound = f"rank {late.rank} computes on the GPU of rank {longest} meanwhile"
+        elif own.host_ns <= own.gpu_ns:
             bound = f"rank {longest} {needs} on its own"
         elif alike:
             bound = f"the CPU {needs} on all ranks"
