@@ -1,22 +1,26 @@
 """Find a late rank by its counters: data loading, garbage collection, CPU delay, or sleep.
 
 Every step has counters, and stacks are sampled all the time. So the cause is known before any step is
-measured. Measured steps then confirm it, or show that the GPU's work hides it.
+measured. Measured steps then confirm it, or show that the GPU's work hides it. Of ranks that share a GPU,
+compute counts, too: the others' kernels may wait for it on the GPU, and not in collectives.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, gain_ns, own_times
-from overlaptop.findings.late import OF_THE_HOST, Cause, Suspect, named_late
+from overlaptop.findings.late import OF_COMPUTE, OF_THE_HOST, Cause, Suspect, named_late
 from overlaptop.findings.lines import slow_line
 from overlaptop.findings.measures import (
     Measure,
+    computing_ns,
     cpu_ns,
     delayed_ns,
     each_excess,
@@ -31,6 +35,10 @@ ALONE_SHARE = 0.5
 """Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
 """The same without a GPU, or if it waits for each launch: nothing hides the training thread's work."""
+DELAYED_SHARE = 0.3
+"""The same for waits for a CPU, with or without a GPU."""
+SAMPLED = 1 / 4
+"""Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
 BARE_ASLEEP_SHARE = 0.1
 """The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
 HALF_A_COLLECTION = 0.5
@@ -54,7 +62,7 @@ class SlowHost(Suspect):
 @lru_cache(maxsize=1)
 def slow_host(evidence: Evidence) -> SlowHost | None:
     """Return the rank that loses most by one counter. None: there is none, another rank is late or this one
-    for the same reason, or measured steps show that nobody waits for it.
+    for the same reason or by compute, or measured steps show that nobody waits for it.
     """
     steps = evidence.counted
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
@@ -70,10 +78,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     ]
     longer_ns, rank, cause = max(found, key=lambda each: each[0])
     late = {each.rank: each.cause for each in named_late(evidence)}
-    if not longer_ns or late.get(rank, cause if late else None) is cause:
-        return None
-    is_measured = evidence.window is not None
-    if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
+    if not longer_ns or late.get(rank, cause if late else None) in (cause, *OF_COMPUTE):
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
     sleeps = cause is Cause.SLEEPING
@@ -81,17 +86,22 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     measured = f"by the counters of the newest {text.plural(len(steps), 'step')}"
     if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"
-    gain = None
-    if is_measured:
+    gain, certainty = None, Certainty.LIKELY
+    if cause is not Cause.COMPUTING and evidence.window and evidence.most_wait_ns >= EXPLAINS * longer_ns:
         own = own_times(evidence, (rank,), others)
         gain = gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
+        certainty = Certainty.MEASURED
+    elif evidence.window is not None:
+        if _cost_without_wait_ns(evidence, cause) < longer_ns:
+            return None
+        gain = round(longer_ns) if cause is Cause.COMPUTING else None
     return SlowHost(
         rank=rank,
         others=others,
         cause=cause,
         line=line,
         longer_ns=round(longer_ns),
-        certainty=Certainty.MEASURED if is_measured else Certainty.LIKELY,
+        certainty=certainty,
         gain_ns=gain,
         measured=measured,
     )
@@ -102,7 +112,14 @@ def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
     return found if found is not None and found.cause is cause else None
 
 
-_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
+def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
+    """Return the most that a cause may cost without a wait for the rank."""
+    if cause is Cause.DELAYED and (mean := exposure(evidence)) is not None:
+        return mean.exposed_transfer_ns  # CPUs may move the bytes
+    return inf if cause is Cause.COMPUTING else 0.0
+
+
+_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns, computing_ns)
 
 
 def _loses(
@@ -110,15 +127,18 @@ def _loses(
 ) -> Iterator[tuple[float, Cause]]:
     """Yield the median excess in ns and its cause, for each counter that is steadily higher."""
 
-    def more(measure: Measure, least: float) -> float:
+    def more(measure: Measure, least: float, steadily: float = 1.0) -> float:
         found = excesses[measure].get(rank, [])
-        return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
+        longer_ns = steady_excess(found, steadily * least) if len(found) >= LEAST_STEPS else 0.0
+        return longer_ns if longer_ns >= least else 0.0
 
     is_bare = hides_nothing(evidence.ranks[rank])
     share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
-    yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
+    yield more(delayed_ns, DELAYED_SHARE * step_ns, SAMPLED), Cause.DELAYED
+    if evidence.others_on_gpu(rank):
+        yield more(computing_ns, BARE_SHARE * step_ns), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):
         yield more(cpu_ns, share * step_ns), Cause.COLLECTING
         return

@@ -49,13 +49,15 @@ def _of_steps(
     if found or listed:
         said = said.without_nothing
     first = next((each for each in found if each.rule not in OPPOSITES), None)
-    if first is None or not first.gain_ns or not totals.step_ns:
+    if first is None or not totals.step_ns:
         return said
     if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:
         return said
     if first.why_late:
-        is_known = said.kind in (Kind.LATE, Kind.SLACK) or first.gain_ns <= WORTH_SHARE * totals.step_ns
-        return said if is_known else _late_by([first])
+        is_little = first.gain_ns is not None and first.gain_ns <= WORTH_SHARE * totals.step_ns
+        return said if said.kind in (Kind.LATE, Kind.SLACK) or is_little else _late_by([first])
+    if not first.gain_ns:
+        return said
     window = snapshot.wait_window
     if (
         said.kind is Kind.LATE

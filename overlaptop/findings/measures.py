@@ -9,6 +9,8 @@ from overlaptop.findings.gains import STEADY
 from overlaptop.timeline.averages import median_without
 from overlaptop.wire.messages import RankInfo, StepTotals
 
+CPU_SHARE = 0.25
+"""From this share of transfer time on, waits for a CPU may be its cause."""
 Measure = Callable[[RankInfo | None, StepTotals], int | None]
 
 
@@ -77,6 +79,18 @@ def cpu_delay_ns(evidence: Evidence) -> float | None:
     if on_hosts and not delays_ns:
         return None
     return median(delays_ns) if delays_ns else 0.0
+
+
+def cpus_explain(evidence: Evidence, transfer_ns: float) -> bool:
+    """Whether a rank's wait for a CPU may cost this time: CPUs move gloo's bytes, and NCCL's on sockets.
+    True for ranks without a GPU if their waits are not known.
+    """
+    steps = [step.totals for step in evidence.steps]
+    every = ([totals[rank].delayed_ns for totals in steps] for rank in evidence.ranks)
+    delays_ns = [median(known) for each in every if (known := [ns for ns in each if ns is not None])]
+    if not delays_ns:
+        return any(on_host(view.info) for view in evidence.ranks.values())
+    return max(delays_ns) > CPU_SHARE * transfer_ns
 
 
 def excess(

@@ -16,7 +16,7 @@ VAGUE_HOLD_NS = 5_000_000_000
 """The same for a finding without a cause: the cause often comes later."""
 VAGUE = ("jitter", "late_unexplained")
 WEAK_CAUSES = ("", "launch_bound")
-"""Rules whose cause another may replace soon: a slow CPU is the rest when nothing else is found."""
+"""Rules that another may replace soon: a slow CPU is the rest when nothing else is found."""
 NAMELESS_HOLD_NS = 3_000_000_000
 """The same for a late rank without a known cause."""
 NEWS_HOLD_NS = 5_000_000_000
@@ -203,7 +203,7 @@ class SteadyLine:
             and shown.cause_rule in WEAK_CAUSES
             and line.cause_rule not in WEAK_CAUSES
         )
-        names_rank = shown.rule != "" and shown.rule == line.cause_rule
+        names_rank = shown.rule in {line.cause_rule, *WEAK_CAUSES} - {""} and line.late_rank is not None
         if shown.kind in NOBODY_LATE and line.warns:
             return max(hold_ns, NEWS_HOLD_NS)
         return hold_ns if adds_cause or names_rank else max(hold_ns, TURN_NS)

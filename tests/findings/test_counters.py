@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replaced
 
+from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
 from overlaptop.findings.measures import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
 
+from . import timelines
 from .jobs import RANKS, healthy, job, rules, the
+from .timelines import PHASES, Timeline, call
 
 LATE = 1
 LANES = (
@@ -112,6 +116,34 @@ def test_three_measured_steps_confirm_it():
     found = the(replace(measured, counted=unmeasured.counted), "data_loading")
     assert (found.ranks, found.certainty) == ((LATE,), Certainty.MEASURED)
     assert found.gain_ns == pytest.approx(80 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(("gpu", "ms", "named"), [("GPU", 30, True), ("GPU", 10, False), ("", 30, False)])
+def test_compute_of_ranks_that_share_a_gpu_counts_where_nobody_waits_in_collectives(gpu, ms, named):
+    def does(rank, _):
+        return [("compute", 60), ("compute" if rank == LATE else "idle", ms)]
+
+    found = {each.ranks: each for each in find(job(does, ranks=2, gpu=gpu)) if each.rule == "slow_compute"}
+    assert found.keys() == ({(LATE,)} if named else set())
+    if named:
+        assert found[LATE,].title == "rank 1 computes 30.0 ms a step longer than rank 0"
+        assert found[LATE,].gain_ns == 30 * MS
+
+
+@pytest.mark.parametrize("late_ms", [15, 50])
+def test_wait_for_a_cpu_makes_transfers_long_instead_of_ranks_late(late_ms):
+    def lay(rank, _):
+        return Timeline(100, ((0, 20),), (call("allreduce_", 10, 90),), phases=PHASES)
+
+    def told(totals, detail):
+        return replaced(totals, delayed_ns=late_ms * MS * (totals.rank == LATE)), detail
+
+    found = find(timelines.job(lay, steps=12, told=told))
+    assert [(each.rule, each.ranks) for each in found] == (
+        [("busy_cpu", (LATE,))] if late_ms == 50 else [("communication_bound", ())]
+    )
+    if late_ms == 50:
+        assert (found[0].certainty, found[0].gain_ns) == (Certainty.LIKELY, None)
 
 
 def test_the_excess_of_each_rank_is_that_over_all_others():

@@ -126,6 +126,12 @@ def test_finding_gives_way_to_the_same_one_that_names_a_rank():
     assert shown(*settled, (3, LOADS), (6, LOADS))[1:] == [job.words] * 3
 
 
+def test_a_slow_cpu_of_all_ranks_gives_way_to_a_rank_with_a_cause():
+    slow = FirstLine("the CPU launches too slowly", "", rule="launch_bound", kind=Kind.FINDING)
+    settled = [(1, slow), (2, slow)]
+    assert shown(*settled, (3, LOADS), (4, LOADS))[1:] == [slow.words, slow.words, LOADS.words]
+
+
 def test_after_a_change_the_earlier_answer_is_kept_at_first():
     settled = [(1, HEALTHY), (5, HEALTHY)]
     assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [

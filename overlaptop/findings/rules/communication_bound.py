@@ -1,6 +1,7 @@
 """Communication takes longer than compute, so that no overlap can hide it.
 
-Perfect overlap hides as much as there is compute, so ``transfer - compute`` stays exposed.
+Perfect overlap hides as much as there is compute, so ``transfer - compute`` stays exposed. Not raised if
+ranks wait for CPUs, which may move the bytes: then transfer gets shorter with more CPUs.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.measures import cpus_explain
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
 
 SMALL_BYTES = 256 << 10
@@ -21,6 +23,8 @@ MOST_MICRO_STEPS = 64
 def look(evidence: Evidence) -> Iterable[Finding]:
     mean = exposure(evidence)
     if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
+        return
+    if cpus_explain(evidence, mean.exposed_transfer_ns):
         return
     left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
     yield Finding(

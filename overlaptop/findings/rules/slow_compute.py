@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, LateRank, late_by
@@ -33,6 +34,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             advice,
             Certainty.LIKELY,
         )
+    if (slow := slow_by(evidence, Cause.COMPUTING)) is not None:
+        longer = text.duration(slow.longer_ns)
+        yield slow.finding(f" computes {longer} a step longer than {slow.versus}", ON_GPU)
 
 
 def _threads(evidence: Evidence, late: LateRank) -> str:

@@ -2,8 +2,7 @@
 
 Steps are compared in blocks of three. The newest blocks must be slow, and take 1.5 times as long as nine of
 ten earlier blocks. A block is slow if it took 1.5 times the lower quartile, so that a slowdown becomes the
-baseline after three quarters of the history. Not raised if ranks have no GPU and wait for CPUs: CPUs move
-the bytes, too.
+baseline after three quarters of the history. Not raised if ranks wait for CPUs, which may move the bytes.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, exposure
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.measures import cpu_delay_ns
+from overlaptop.findings.measures import cpus_explain
 from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
@@ -27,8 +26,6 @@ NEARLY_ALL = 0.9
 """Share of the earlier blocks."""
 KIND_STEPS = 16
 """Newest steps that decide which kind of step is compared: some jobs alternate."""
-CPU_SHARE = 0.25
-"""From this share of the extra transfer time on, busy CPUs may be the cause."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
@@ -49,8 +46,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     recent_ns = min(slow_ns[:LEAST_SLOW])
     if recent_ns < SLOWER * _quantile(before_ns, NEARLY_ALL):
         return
-    waited_ns = cpu_delay_ns(evidence)
-    if waited_ns is None or waited_ns > CPU_SHARE * (recent_ns - usual_ns):
+    if cpus_explain(evidence, recent_ns - usual_ns):
         return
     since_s = max(0, alike[-1].start_ns - alike[-len(slow_ns) * STRETCH].start_ns) / 1e9
     yield Finding(
