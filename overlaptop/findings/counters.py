@@ -94,7 +94,8 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     elif evidence.window is not None:
         if _cost_without_wait_ns(evidence, cause) < longer_ns:
             return None
-        gain = round(longer_ns) if cause is Cause.COMPUTING else None
+        if cause is Cause.COMPUTING:  # what slower transfers cost is not known
+            gain = round(longer_ns)
     return SlowHost(
         rank=rank,
         others=others,
@@ -137,7 +138,8 @@ def _loses(
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, DELAYED_SHARE * step_ns, SAMPLED), Cause.DELAYED
-    if evidence.others_on_gpu(rank):
+    in_pipeline = evidence.window is not None and evidence.window.in_receives
+    if evidence.others_on_gpu(rank) and not in_pipeline:
         yield more(computing_ns, BARE_SHARE * step_ns), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):
         yield more(cpu_ns, share * step_ns), Cause.COLLECTING

@@ -65,20 +65,13 @@ def unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 def cpus_are_short(evidence: Evidence) -> bool:
     """Whether ranks without a GPU wait longer for a CPU than for each other: all else is noise then."""
-    return (cpu_delay_ns(evidence) or 0) > evidence.exposed_wait_ns
-
-
-def cpu_delay_ns(evidence: Evidence) -> float | None:
-    """Return the wait for a CPU per step of ranks without a GPU; 0: ranks have GPUs; None: not known."""
     on_hosts = [
         [totals.delayed_ns for totals in each.totals.values() if totals.delayed_ns is not None]
         for each in evidence.steps
         if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
     ]
     delays_ns = [fmean(known) for known in on_hosts if known]
-    if on_hosts and not delays_ns:
-        return None
-    return median(delays_ns) if delays_ns else 0.0
+    return bool(delays_ns) and median(delays_ns) > evidence.exposed_wait_ns
 
 
 def cpus_explain(evidence: Evidence, transfer_ns: float) -> bool:

@@ -20,10 +20,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         own = late.own[longest]
         needs = f"needs {text.duration(own.longest_ns)} a step"
         alike = all(late.own[rank].host_ns >= ALIKE * own.host_ns for rank in late.others)
-        if longest in evidence.others_on_gpu(late.rank):
-            bound = f"rank {late.rank} computes on the GPU of rank {longest} meanwhile"
-        elif own.host_ns <= own.gpu_ns:
-            bound = f"rank {longest} {needs} on its own"
+        if own.host_ns <= own.gpu_ns:
+            shares = longest in evidence.others_on_gpu(late.rank)
+            meanwhile = f"rank {late.rank} computes on the GPU of rank {longest} meanwhile"
+            bound = meanwhile if shares else f"rank {longest} {needs} on its own"
         elif alike:
             bound = f"the CPU {needs} on all ranks"
         else:
