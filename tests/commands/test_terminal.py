@@ -14,7 +14,7 @@ from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS,
 
 def assert_ended_by(terminal, signum, traces):
     terminal.process.send_signal(signum)
-    assert terminal.wait() == 128 + signum
+    assert terminal.wait() == 128 + signum, terminal.seen[-3000:]
     assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
