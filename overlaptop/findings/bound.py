@@ -15,7 +15,7 @@ def bound_by(snapshot: Snapshot, found: Sequence[Finding], said: FirstLine | Non
     2``; empty: nothing takes most of the step, or parts are unknown.
     """
     totals, window = snapshot.totals, snapshot.wait_window
-    if said is None or totals.step_ns is None or totals.exposed_ns is None:
+    if said is None or totals.measured_ns is None or totals.exposed_ns is None:
         return ""
     if said.late_rank is not None:
         return f"waiting for rank {said.late_rank}"
@@ -26,11 +26,11 @@ def bound_by(snapshot: Snapshot, found: Sequence[Finding], said: FirstLine | Non
     if said.kind is Kind.SLACK:
         return ""
     wait_ns = window.exposed_wait_ns if window is not None else 0
-    if totals.exposed_ns - wait_ns >= MOSTLY * totals.step_ns:
+    if totals.exposed_ns - wait_ns >= MOSTLY * totals.measured_ns:
         return "communication-bound"
     if totals.idle_ns is None:
         return ""
-    if totals.idle_ns >= MOSTLY * totals.step_ns:
+    if totals.idle_ns >= MOSTLY * totals.measured_ns:
         return "host-bound"
-    busy_ns = totals.step_ns - totals.exposed_ns - totals.idle_ns
-    return "GPU-bound" if busy_ns >= MOSTLY * totals.step_ns else ""
+    busy_ns = totals.measured_ns - totals.exposed_ns - totals.idle_ns
+    return "GPU-bound" if busy_ns >= MOSTLY * totals.measured_ns else ""

@@ -199,6 +199,8 @@ class Totals:
     """Ranks behind the lane figures."""
     measured_step: int | None
     """Newest measured step behind lane figures and rows. None if it differs between ranks."""
+    measured_ns: int | None = None
+    """Length of the measured steps behind the lane figures; ``step_ns`` is that of all steps."""
     fused_ns: int | None = None
     """Time in kernels that both compute and communicate."""
     waits: WaitTimes | None = None

@@ -70,6 +70,7 @@ def total(
         step_ns=mean_of_known(list(chain.from_iterable(each.lengths_ns for each in steps))),
         overlap=ratios.overlap(sum(all_ns("hidden")), comm_ns),
         exposed_ns=mean_of_known(all_ns("exposed")),
+        measured_ns=mean_of_known(all_ns("step")),
         fused_ns=mean_of_known(all_ns("fused")),
         stall_ns=mean_of_known(all_ns("stall")),
         idle_ns=mean_of_known(all_ns("idle", lambda each: each.rank in exact)),

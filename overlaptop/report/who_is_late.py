@@ -263,7 +263,7 @@ def _nobody_late(snapshot: Snapshot, who: str | None) -> FirstLine:
         return FirstLine(f"no communication was measured{fused}", f"no communication{fused}")
     exact = all_see_gaps(snapshot.ranks)
     overlap = bounded(whole_percent(totals.overlap), BOUNDS["overlap"], exact=exact)
-    exposed_ns, step_ns = totals.exposed_ns or 0, totals.step_ns or 0
+    exposed_ns, step_ns = totals.exposed_ns or 0, totals.measured_ns or 0
     share = exposed_ns / step_ns if step_ns else 0.0
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
     # A lower bound cannot show that nothing is wrong.

@@ -16,7 +16,7 @@ SLACK = SAID._replace(kind=Kind.SLACK)
 
 def bound(said=SAID, found=(), **figures):
     snapshot = waiting_job().tick()
-    known = {"step_ns": 100 * MS, "exposed_ns": 10 * MS, "idle_ns": 10 * MS, "launch_bound": ()}
+    known = {"measured_ns": 100 * MS, "exposed_ns": 10 * MS, "idle_ns": 10 * MS, "launch_bound": ()}
     totals = replace(snapshot.totals, **(known | figures))
     return bound_by(replace(snapshot, totals=totals, wait_window=None), found, said)
 

@@ -6,9 +6,11 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line, most_urgent
-from overlaptop.report.who_is_late import Kind, who_is_late
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.wait_breakdown import WaitBreakdown
+from overlaptop.report.who_is_late import Kind, overlap_line, who_is_late
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import MS, T0, info
+from tests.fleet.builders import MS, T0, Clock, feed, info, step, unmeasured, welcome
 from tests.tui.fakes import running_job
 from tests.tui.waits import waiting_job
 
@@ -50,6 +52,19 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
     assert said.words == f"{TITLE}; fixing it wins up to 50 % of the step (measured)"
     assert said.forms[-1] == TITLE
     assert (said.warns, said.late_rank) == (True, None)
+
+
+def test_exposed_share_is_that_of_the_measured_steps():
+    """Few are measured, and longer than the rest: 10 ms of 80 are exposed, not of 42."""
+    fleet = JobState(Clock())
+    steps = [
+        unmeasured(number=number, ms=40) if number % 16 else step(number=number) for number in range(96)
+    ]
+    snapshot = feed(fleet, welcome(world_size=1), info(), *steps)
+    snapshot = WaitBreakdown().break_down(snapshot)
+    assert snapshot.totals.step_ns < 45 * MS
+    words = "67 % of communication is hidden; 10.0 ms of 80.0 ms (12 %) is not."
+    assert overlap_line(snapshot).words == words
 
 
 def test_the_gain_stays_in_shorter_forms_before_the_reason():
