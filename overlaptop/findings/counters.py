@@ -41,6 +41,8 @@ SAMPLED = 1 / 4
 """Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
 BARE_ASLEEP_SHARE = 0.1
 """The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
+BARE_COLLECTS_SHARE = 0.05
+"""The same for a rank that collects garbage in each step: others do not."""
 HALF_A_COLLECTION = 0.5
 """Steps have whole collections, but the others' median may lie between two numbers."""
 
@@ -142,7 +144,8 @@ def _loses(
     if evidence.others_on_gpu(rank) and not in_pipeline:
         yield more(computing_ns, BARE_SHARE * step_ns), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):
-        yield more(cpu_ns, share * step_ns), Cause.COLLECTING
+        collects_share = BARE_COLLECTS_SHARE if is_bare else ALONE_SHARE
+        yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
         return
     if not loads_ns and (line := slow_line(evidence, rank, asleep=True)) is not None:
         asleep_share = line.share - line.others_share

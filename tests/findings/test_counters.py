@@ -64,6 +64,13 @@ def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, name
     assert (("data_loading", (LATE,)) in rules(evidence)) == named
 
 
+@pytest.mark.parametrize(("more", "source", "named"), [(7, "host", 1), (2, "host", 0), (7, "kernels", 0)])
+def test_collection_in_each_step_of_one_rank_counts_without_a_gpu(more, source, named):
+    counters = {"full_collections": of_late(1), "cpu_ns": of_late((10 + more) * MS, 10 * MS)}
+    evidence = counted(infos=lambda rank: {"source": source}, **counters)
+    assert (("garbage_collection", (LATE,)) in rules(evidence)) == named
+
+
 def asleep(own, others=0, samples=80):
     """Samples of each rank's stack in which it was asleep, on loading, so often."""
     return [
