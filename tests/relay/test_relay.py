@@ -83,7 +83,7 @@ def test_client_is_told_why_a_hub_s_connection_closed(hubs, make_rank, make_rela
     client.send(RelayBytes(2, b"\0" * 100))  # nothing of ZeroMQ's
     assert client.receive(RelayClosed, lambda closed: closed.connection == 2).alive
     client.open(3, KEY)
-    client.until(lambda: client.bytes_of(3))
+    client.until(lambda: client.bytes_of(3) and client.of(RelayJobs)[-1].jobs)
     os.kill(record.hub_pid, signal.SIGKILL)
     closed = client.receive(RelayClosed, lambda closed: closed.connection == 3)
     # Its starter, this process, is there and could start another.
