@@ -125,8 +125,9 @@ def _waits(
         if own is not None and totals is not None and totals.step_ns < stalled_ns:
             bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
             not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
-            shared_ns = step.waits.shared_ns.get(rank, 0) if work_stays else 0
-            waits_ns.append(own.exposed_wait_ns - shared_ns + min(bared_ns, default=0) + not_attributed_ns)
+            shared = step.waits.shared.get(rank) if work_stays else None
+            wait_ns = own.exposed_wait_ns - (shared.wait_ns if shared is not None else 0)
+            waits_ns.append(wait_ns + min(bared_ns, default=0) + not_attributed_ns)
             lengths_ns.append(totals.step_ns)
     return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
 

@@ -22,19 +22,28 @@ def is_launch_bound(evidence: Evidence, rank: int) -> bool:
     step_ns = median(step.step_ns for step in steps)
     no_lead = sum(leads) >= LATE_SHARE * len(leads)
     short_ns = short_pauses_ns(evidence, rank)
-    idle_ns = median(step.idle_ns or 0 for step in steps)
+    idle_ns = median(idle_ns for idle_ns, _ in _idle(evidence, rank))
     return no_lead and short_ns > MUCH_IDLE * step_ns and 2 * short_ns > idle_ns
 
 
 def short_pauses_ns(evidence: Evidence, rank: int) -> float:
     """Return the GPU's median idle time per step without long pauses and data loading."""
     less_ns = long_pauses_ns(evidence, rank)
-    idle_ns = [
-        (step.totals[rank].idle_ns or 0) - max(less_ns, step.totals[rank].loading_ns or 0)
-        for step in evidence.steps
-        if rank in step.totals
-    ]
-    return max(0.0, median(idle_ns)) if idle_ns else 0.0
+    short_ns = [idle_ns - max(less_ns, loading_ns) for idle_ns, loading_ns in _idle(evidence, rank)]
+    return max(0.0, median(short_ns)) if short_ns else 0.0
+
+
+def _idle(evidence: Evidence, rank: int) -> list[tuple[int, int]]:
+    """Return the GPU's idle time of each step, without that in which another rank computes there, and the
+    time of data loading.
+    """
+    found = []
+    for step in evidence.steps:
+        if (totals := step.totals.get(rank)) is not None:
+            shared = step.waits.shared.get(rank) if step.waits is not None else None
+            idle_ns = (totals.idle_ns or 0) - (shared.idle_ns if shared is not None else 0)
+            found.append((idle_ns, totals.loading_ns or 0))
+    return found
 
 
 def long_pauses_ns(evidence: Evidence, rank: int) -> float:

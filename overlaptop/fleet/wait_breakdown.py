@@ -12,14 +12,21 @@ from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
 from overlaptop.fleet.transfers import TransferHistory
-from overlaptop.fleet.waits import HOST_WORTH_SHARE, LATE_SHARE, WORTH_SHARE, StepWaits, WaitWindow
+from overlaptop.fleet.waits import (
+    HOST_WORTH_SHARE,
+    LATE_SHARE,
+    WORTH_SHARE,
+    SharedGpu,
+    StepWaits,
+    WaitWindow,
+)
 from overlaptop.fleet.watching import ComparedRanks
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import NO_LEAD
-from overlaptop.timeline.spans import difference, intersection, length_ns, unflatten, union
+from overlaptop.timeline.spans import difference, from_pairs, intersection, length_ns, unflatten, union
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
@@ -221,8 +228,8 @@ def _break_down(
         if view.rank in details
     }
     mean_ns = round(fmean(detail.step_ns for detail in details.values()))
-    shared_ns = _shared_ns(views, details, (*running, *collectives))
-    return StepWaits.of(step, begun_ns, mean_ns, collectives, times, shared_ns)
+    shared = _shared_gpus(views, details, (*running, *collectives))
+    return StepWaits.of(step, begun_ns, mean_ns, collectives, times, shared)
 
 
 def _matched(
@@ -289,10 +296,9 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
     )
 
 
-def _shared_ns(
+def _shared_gpus(
     views: Sequence[RankView], details: Mapping[int, StepDetail], collectives: Sequence[Collective]
-) -> dict[int, int]:
-    """Return, as `StepWaits.shared_ns`, how long ranks wait while another one computes on their GPU."""
+) -> dict[int, SharedGpu]:
     of_gpu: defaultdict[str, list[int]] = defaultdict(list)
     for view in views:
         if view.rank in details and view.device is not None and view.device.gpu_uuid:
@@ -303,10 +309,11 @@ def _shared_ns(
         compute = {each.rank: unflatten(each.compute_spans_ns) + each.start_ns for each in own}
         for each in own if len(own) > 1 else ():
             rank, start_ns, end_ns = each.rank, each.start_ns, each.start_ns + each.step_ns
-            comm = unflatten(each.comm_spans_ns) + start_ns
-            wait = waiting(rank, comm, collectives, start_ns, end_ns).wait
+            comm, copies = (unflatten(lane) + start_ns for lane in (each.comm_spans_ns, each.copy_spans_ns))
+            wait = difference(waiting(rank, comm, collectives, start_ns, end_ns).wait, compute[rank])
+            idle = difference(from_pairs([(start_ns, end_ns)]), union(compute[rank], comm, copies))
             theirs = union(*(compute[other] for other in ranks if other != rank))
-            found[rank] = length_ns(intersection(difference(wait, compute[rank]), theirs))
+            found[rank] = SharedGpu(*(length_ns(intersection(own, theirs)) for own in (wait, idle)))
     return found
 
 

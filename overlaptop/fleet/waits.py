@@ -32,6 +32,15 @@ CHANCE = 0.05
 toss, and of 20 tosses, 60 % are heads every fourth time."""
 
 
+class SharedGpu(NamedTuple):
+    """A rank's time in a step in which another rank computes on its GPU."""
+
+    wait_ns: int
+    """Exposed waiting."""
+    idle_ns: int
+    """Time without work of its own; it may be ready and wait for the other's kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepWaits:
     """One step of all ranks, or a whole trace."""
@@ -50,8 +59,8 @@ class StepWaits:
     """None if none of its collectives is attributed. A passed-on wait counts against its root."""
     passed_on_wait: PassedOnWait | None
     """The passed-on wait with the most waiting. None if there is none."""
-    shared_ns: Mapping[int, int] = field(default_factory=dict)
-    """By rank that shares its GPU: the exposed wait in which another rank computes there."""
+    shared: Mapping[int, SharedGpu] = field(default_factory=dict)
+    """By rank that shares its GPU."""
 
     @classmethod
     def of(
@@ -61,14 +70,14 @@ class StepWaits:
         step_ns: int,
         collectives: tuple[Collective, ...],
         times: Mapping[int, WaitTimes],
-        shared_ns: Mapping[int, int] = {},
+        shared: Mapping[int, SharedGpu] = {},
     ) -> "StepWaits":
         """Build the step from its collectives, with the lateness of each rank."""
         found = passed_on_waits(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
         late = lateness(collectives, {at: passed_on_wait.root for at, passed_on_wait in found.items()})
         passed_on_wait = None if most is None else found[most]
-        return cls(step, start_ns, step_ns, collectives, times, late, passed_on_wait, shared_ns)
+        return cls(step, start_ns, step_ns, collectives, times, late, passed_on_wait, shared)
 
     @property
     def main_late_rank(self) -> int | None:

@@ -461,6 +461,16 @@ def test_the_whole_job_is_launch_bound_where_each_rank_is():
     assert rules(one_pause) == set()
 
 
+@pytest.mark.parametrize(("gpu", "found"), [("", {("launch_bound", ())}), ("GPU", set())])
+def test_gpu_that_another_rank_uses_meanwhile_is_not_idle(gpu, found):
+    """Two ranks whose kernels take turns, by half a millisecond."""
+
+    def turns(rank, _):
+        return [("compute", 0.5), ("idle", 0.5)][:: -1 if rank else 1] * 60
+
+    assert rules(job(turns, ranks=2, gpu=gpu, launch_lead_ns=of_late(0))) == found
+
+
 def test_late_rank_that_changes_with_compute_has_uneven_batches():
     def uneven(ms):
         return job(lambda rank, number: [("compute", 60 + ms * (number % RANKS == rank))])
