@@ -89,15 +89,15 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"
     gain, certainty = None, Certainty.LIKELY
-    if cause is not Cause.COMPUTING and evidence.window and evidence.most_wait_ns >= EXPLAINS * longer_ns:
+    if evidence.window is not None:
         own = own_times(evidence, (rank,), others)
         gain = gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
-        certainty = Certainty.MEASURED
-    elif evidence.window is not None:
-        if _cost_without_wait_ns(evidence, cause) < longer_ns:
+        if cause is not Cause.COMPUTING and max(gain, evidence.most_wait_ns) >= EXPLAINS * longer_ns:
+            certainty = Certainty.MEASURED
+        elif _cost_without_wait_ns(evidence, cause) >= longer_ns:
+            gain = round(longer_ns) if cause is Cause.COMPUTING else None  # unknown for slower transfers
+        else:
             return None
-        if cause is Cause.COMPUTING:  # what slower transfers cost is not known
-            gain = round(longer_ns)
     return SlowHost(
         rank=rank,
         others=others,

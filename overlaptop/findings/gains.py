@@ -14,7 +14,6 @@ from statistics import fmean, median
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.launching import is_launch_bound
 from overlaptop.findings.lines import apart
-from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -123,21 +122,13 @@ def _waits(
         times = step.waits.times
         own, totals = times.get(rank), step.totals.get(rank)
         if own is not None and totals is not None and totals.step_ns < stalled_ns:
-            bared_ns = (_bared_ns(own, theirs) for each in late if (theirs := times.get(each)) is not None)
+            bared_ns = (own.bared_ns(theirs) for each in late if (theirs := times.get(each)) is not None)
             not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
             shared = step.waits.shared.get(rank) if work_stays else None
             wait_ns = own.exposed_wait_ns - (shared.wait_ns if shared is not None else 0)
             waits_ns.append(wait_ns + min(bared_ns, default=0) + not_attributed_ns)
             lengths_ns.append(totals.step_ns)
     return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
-
-
-def _bared_ns(own: WaitTimes, late: WaitTimes) -> int:
-    """Return the transfer that hides behind compute on the late rank, but not on one that waits: this one
-    has computed already.
-    """
-    late_hidden_ns = late.transfer_ns - late.exposed_transfer_ns
-    return max(0, min(own.exposed_transfer_ns - late.exposed_transfer_ns, late_hidden_ns))
 
 
 def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:

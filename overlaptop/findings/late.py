@@ -33,7 +33,7 @@ from overlaptop.findings.measures import (
     unexplained_ns,
 )
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.fleet.waits import ALWAYS, LATE_SHARE
 from overlaptop.report.order import sees_gaps
 
 VARIES = 1.2
@@ -259,7 +259,8 @@ def _late_rank(
     }
     slows_ns, beside_ns = _slows_ns(evidence, rank, others)
     own = own_times(evidence, found, others, slows_ns, work_stays=False)
-    lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
+    most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * evidence.step_ns
+    lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, asleep=True)
     cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
     if cause not in OF_COMPUTE:
@@ -331,7 +332,8 @@ def _cause(
         idles_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
         is_slow = is_launch_bound(evidence, rank) and not (idles_long or sleeps)
         return Cause.LAUNCHING if is_slow else Cause.SLEEPING
-    if cpus_are_short(evidence):
+    late = evidence.window.lateness.of(rank) if evidence.window is not None else None
+    if cpus_are_short(evidence) and (late is None or late.share < ALWAYS):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK

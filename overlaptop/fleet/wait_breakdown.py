@@ -354,15 +354,11 @@ def window_of(
     for each in steps:
         for rank, times in each.times.items():
             of_rank.setdefault(rank, []).append(times.exposed_wait_ns)
-    waits_ns = [
-        (times.exposed_wait_ns, times.exposed_not_attributed_ns, each.step_ns)
-        for each in steps
-        for rank, times in each.times.items()
-        if rank != awaited
-    ]
+    waits_ns = list(_waits_for(awaited, steps))
     is_one_step = len(steps) == 1 and steps[0].step != WHOLE_TRACE
     chances = len(steps) if not alone else None if is_one_step else late.collectives
-    wait_ns, not_attributed_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
+    summed = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0, 0)
+    wait_ns, not_attributed_ns, bared_ns, steps_ns = summed
     return WaitWindow(
         lateness=late,
         steps=len(steps),
@@ -374,8 +370,21 @@ def window_of(
         passed_on_wait=steps[-1].passed_on_wait,
         waits_ns={rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
         worth_share=worth_share,
+        bared_share=bared_ns / max(1, steps_ns),
         chances=chances,
     )
+
+
+def _waits_for(awaited: int | None, steps: Iterable[StepWaits]) -> Iterable[tuple[int, int, int, int]]:
+    """Yield what each other rank waits for it in each step, exposed, and the same that is not attributed;
+    the transfer that only this rank hides; and the step. All in ns.
+    """
+    for step in steps:
+        late = step.times.get(awaited) if awaited is not None else None
+        for rank, own in step.times.items():
+            if rank != awaited:
+                bared_ns = own.bared_ns(late) if late is not None else 0
+                yield own.exposed_wait_ns, own.exposed_not_attributed_ns, bared_ns, step.step_ns
 
 
 def _why(collectives: Sequence[Collective]) -> str:

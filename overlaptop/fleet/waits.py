@@ -132,6 +132,10 @@ class WaitWindow:
     worth_share: float = WORTH_SHARE
     """Minimum share of the step spent waiting before a rank is called late; WORTH_SHARE if it is late
     ALWAYS."""
+    bared_share: float = 0.0
+    """As a share of the step, what a late rank may also cost: transfer that hides on that rank alone. Waits
+    may all hide behind backward, and end with transfers that nothing hides.
+    """
     chances: int | None = None
     """Independent samples for the test against chance: the steps, or for a whole trace, which has few
     steps, the collectives. None for one chosen step: statements then hold for that step only."""
@@ -154,10 +158,11 @@ class WaitWindow:
         ranks' steps are equally long, so it spends the difference on other work. Equal waiting on all ranks
         is a pipeline's schedule.
         """
-        if self.share < WORTH_SHARE:
-            return ()
         found = self._latest()
-        if self.share < self.worth_share and any(each.share < ALWAYS for each in found):
+        is_always = all(each.share >= ALWAYS for each in found)
+        if self.share + self.bared_share * is_always < WORTH_SHARE:
+            return ()
+        if self.share < self.worth_share and not is_always:
             return ()
         late = {each.rank for each in found}
         own_ns = [ns for rank, ns in self.waits_ns.items() if rank in late]

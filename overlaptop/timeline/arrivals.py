@@ -199,6 +199,13 @@ class WaitTimes:
         """Communication of any kind with compute beside it."""
         return self.wait_ns + self.transfer_ns + self.not_attributed_ns - self.exposed_ns
 
+    def bared_ns(self, late: "WaitTimes") -> int:
+        """Transfer that hides behind compute on the late rank, but not on this one, which waits and has
+        computed already.
+        """
+        late_hidden_ns = late.transfer_ns - late.exposed_transfer_ns
+        return max(0, min(self.exposed_transfer_ns - late.exposed_transfer_ns, late_hidden_ns))
+
     @property
     def known(self) -> bool:
         """False if there was communication and none of it is attributed."""

@@ -40,6 +40,26 @@ def two(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+def test_rank_is_late_whose_cost_shows_in_transfers_alone(is_late):
+    """Rank 0 waits beside its backward, and has none left for the transfers."""
+
+    def lay(rank, _):
+        begins_ms, calls = 0, (call("allreduce_", 20, 62), call("allreduce_", 62, 88))
+        if rank == LATE and is_late:
+            begins_ms, calls = 30, (call("allreduce_", 50, 62), call("allreduce_", 63, 88))
+        phases = ("forward", 0, 30), ("backward", 30, 88), ("optimizer", 88, 95)
+        return Timeline(95, ((begins_ms, begins_ms + 58), (90, 95)), calls, phases=phases)
+
+    evidence = timelines.job(lay, steps=14)
+    if not is_late:
+        assert not late_ranks(evidence)
+        return
+    found = why_late(evidence)
+    assert found.rule == "late_launch"
+    assert found.gain_ns == pytest.approx(30 * MS, rel=0.01)
+
+
 def late_by(ms, more="idle"):
     return lambda rank, _: [*[(more, ms)] * (rank == LATE), ("compute", COMPUTE_MS)]
 
