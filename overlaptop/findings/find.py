@@ -9,6 +9,7 @@ from overlaptop.findings import rules
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import OPPOSITES, Finding
 from overlaptop.findings.gains import most_by_gpus_ns
+from overlaptop.findings.measures import cpus_are_short
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
 """Modules by name: each file of the folder is a rule."""
@@ -27,6 +28,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     share = min(1.0, evidence.usual_ns / step_ns) if evidence.steps else 1.0
     known_ns = round(step_ns * share) if evidence.steps else None
     by_gpus_ns = min(step_ns, most_by_gpus_ns(evidence))
+    are_short = cpus_are_short(evidence)  # others then use the time that a rank leaves
     every: list[Finding] = []
     for name, rule in RULES.items():
         for each in rule.look(evidence):
@@ -34,6 +36,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
             if gain_ns is not None and of_ns is None:
                 most_ns = step_ns if each.why_late or name in MENDS_HOST else by_gpus_ns
                 gain_ns = round(min(gain_ns, most_ns) * share)
+            if are_short and each.why_late and gain_ns and name != "busy_cpu":
+                gain_ns = None
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
     # Other rules tell the mean of what a rank does there in some steps.

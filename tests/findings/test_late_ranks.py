@@ -196,6 +196,8 @@ def test_only_a_rank_that_is_always_late_computes_longer_where_all_wait_for_a_cp
         cpu_ns=lambda rank, number: (60 + 20 * (rank == number % RANKS)) * MS, **delayed,
     )  # fmt: skip
     assert rules(one) | rules(by_turns) - {("jitter", ())} == found
+    # Others would use the CPU time that it leaves.
+    assert (the(one, "slow_compute").gain_ns is None) == (delayed_ms == 40)
     assert "late_unexplained" not in {each.rule for each in (*ask(one), *ask(by_turns))}
 
 
@@ -430,7 +432,7 @@ def test_no_finding_promises_more_than_is_exposed_or_idle(does, costs_ms, exact)
     lost_ns = [step.totals[rank] for step in evidence.steps for rank in range(3)]
     for each in find(evidence):
         if each.ranks:
-            assert 0 <= each.gain_ns <= evidence.exposed_wait_ns
+            assert each.gain_ns is None or 0 <= each.gain_ns <= evidence.exposed_wait_ns
         elif exact:
             most = max(step.exposed_ns + step.idle_ns + step.copy_only_ns for step in lost_ns)
             assert 0 <= each.gain_ns <= most
