@@ -203,7 +203,8 @@ class SteadyLine:
             and shown.cause_rule in WEAK_CAUSES
             and line.cause_rule not in WEAK_CAUSES
         )
-        names_rank = shown.rule in {line.cause_rule, *WEAK_CAUSES} - {""} and line.late_rank is not None
+        gives_way = bool(shown.rule) and shown.rule in (line.cause_rule, *WEAK_CAUSES)
+        names_rank = gives_way and line.late_rank is not None
         if shown.kind in NOBODY_LATE and line.warns:
             return max(hold_ns, NEWS_HOLD_NS)
         return hold_ns if adds_cause or names_rank else max(hold_ns, TURN_NS)

@@ -158,6 +158,8 @@ class WaitWindow:
         ranks' steps are equally long, so it spends the difference on other work. Equal waiting on all ranks
         is a pipeline's schedule.
         """
+        if self.share + self.bared_share < WORTH_SHARE:
+            return ()
         found = self._latest()
         is_always = all(each.share >= ALWAYS for each in found)
         if self.share + self.bared_share * is_always < WORTH_SHARE:
