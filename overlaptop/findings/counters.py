@@ -70,13 +70,16 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
+    in_pipeline = evidence.window is not None and evidence.window.in_receives
+    sharing = () if in_pipeline else evidence.on_shared_gpus
+    measures = (*_MEASURES, computing_ns) if sharing else _MEASURES
     excesses: dict[Measure, Mapping[int, list[float]]] = {
-        measure: each_excess(evidence, measure, steps) for measure in _MEASURES
+        measure: each_excess(evidence, measure, steps) for measure in measures
     }
     found = [
         (longer_ns, rank, cause)
         for rank in evidence.ranks
-        for longer_ns, cause in _loses(evidence, rank, step_ns, excesses)
+        for longer_ns, cause in _loses(evidence, rank, step_ns, excesses, shares=rank in sharing)
     ]
     longer_ns, rank, cause = max(found, key=lambda each: each[0])
     late = {each.rank: each.cause for each in named_late(evidence)}
@@ -122,13 +125,20 @@ def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
     return inf if cause is Cause.COMPUTING else 0.0
 
 
-_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns, computing_ns)
+_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
 
 
 def _loses(
-    evidence: Evidence, rank: int, step_ns: float, excesses: Mapping[Measure, Mapping[int, list[float]]]
+    evidence: Evidence,
+    rank: int,
+    step_ns: float,
+    excesses: Mapping[Measure, Mapping[int, list[float]]],
+    *,
+    shares: bool,
 ) -> Iterator[tuple[float, Cause]]:
-    """Yield the median excess in ns and its cause, for each counter that is steadily higher."""
+    """Yield the median excess in ns and its cause, for each counter that is steadily higher.
+    ``shares``: its GPU, with other ranks.
+    """
 
     def more(measure: Measure, least: float, steadily: float = 1.0) -> float:
         found = excesses[measure].get(rank, [])
@@ -140,8 +150,7 @@ def _loses(
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, DELAYED_SHARE * step_ns, SAMPLED), Cause.DELAYED
-    in_pipeline = evidence.window is not None and evidence.window.in_receives
-    if evidence.others_on_gpu(rank) and not in_pipeline:
+    if shares:
         yield more(computing_ns, BARE_SHARE * step_ns), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):
         collects_share = BARE_COLLECTS_SHARE if is_bare else ALONE_SHARE

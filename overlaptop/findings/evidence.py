@@ -94,11 +94,10 @@ class Evidence:
     def wait_text(self) -> str:
         return text.duration(self.exposed_wait_ns)
 
-    def others_on_gpu(self, rank: int) -> set[int]:
-        """Return the other ranks that use the same GPU."""
-        gpus = {each: view.device.gpu_uuid for each, view in self.ranks.items() if view.device is not None}
-        own = gpus.pop(rank, "")
-        return {each for each, uuid in gpus.items() if uuid == own != ""}
+    @property
+    def on_shared_gpus(self) -> Collection[int]:
+        """Return the ranks that share their GPU, by the newest step with a breakdown."""
+        return next((step.waits.shared for step in reversed(self.steps) if step.waits is not None), ())
 
     def name(self, ranks: Collection[int]) -> str:
         """Return such as ``ranks 64-71, all of gpu-9``."""

@@ -263,7 +263,7 @@ def _late_rank(
     lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, asleep=True)
     cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
-    if cause not in OF_COMPUTE:
+    if cause not in OF_COMPUTE and evidence.on_shared_gpus:
         own = own_times(evidence, found, others, slows_ns)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     line = asleep if cause is Cause.SLEEPING else None

@@ -120,6 +120,11 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     """Means of ``waits``. The exposed parts add up to the mean exposed time."""
 
     @property
+    def gpu_uuid(self) -> str:
+        """Its GPU; empty: none, or not known."""
+        return self.device.gpu_uuid if self.device is not None else ""
+
+    @property
     def sample(self) -> DeviceSample | None:
         return self.samples[-1] if self.samples else None
 

@@ -23,7 +23,7 @@ from overlaptop.fleet.waits import (
 from overlaptop.fleet.watching import ComparedRanks
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
-from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
+from overlaptop.timeline.arrivals import Collective, Waiting, WaitTimes, combined, waiting
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import NO_LEAD
 from overlaptop.timeline.spans import difference, from_pairs, intersection, length_ns, unflatten, union
@@ -222,13 +222,11 @@ def _break_down(
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes, partial=partial)
     running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
-    times = {
-        view.rank: _times(details[view.rank], step_of(view, step), (*running, *collectives))
-        for view in views
-        if view.rank in details
-    }
+    own = {view.rank: view for view in views if view.rank in details}
+    waited = {rank: _waiting(details[rank], (*running, *collectives)) for rank in own}
+    times = {rank: _times(details[rank], step_of(view, step), waited[rank]) for rank, view in own.items()}
     mean_ns = round(fmean(detail.step_ns for detail in details.values()))
-    shared = _shared_gpus(views, details, (*running, *collectives))
+    shared = _shared_gpus(own.values(), details, waited)
     return StepWaits.of(step, begun_ns, mean_ns, collectives, times, shared)
 
 
@@ -282,10 +280,14 @@ def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
     return sum(sorted(errors_ns)[-2:])
 
 
-def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[Collective]) -> WaitTimes:
-    start_ns, end_ns = detail.start_ns, detail.start_ns + detail.step_ns
-    comm, compute = (unflatten(flat) + start_ns for flat in (detail.comm_spans_ns, detail.compute_spans_ns))
-    times = waiting(detail.rank, comm, collectives, start_ns, end_ns).times(compute)
+def _waiting(detail: StepDetail, collectives: Sequence[Collective]) -> Waiting:
+    start_ns = detail.start_ns
+    comm = unflatten(detail.comm_spans_ns) + start_ns
+    return waiting(detail.rank, comm, collectives, start_ns, start_ns + detail.step_ns)
+
+
+def _times(detail: StepDetail, totals: StepTotals | None, waited: Waiting) -> WaitTimes:
+    times = waited.times(unflatten(detail.compute_spans_ns) + detail.start_ns)
     if totals is None or totals.comm_ns is None or totals.exposed_ns is None:
         return times
     exposed_ns = totals.exposed_ns - times.exposed_wait_ns - times.exposed_transfer_ns
@@ -297,23 +299,24 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
 
 
 def _shared_gpus(
-    views: Sequence[RankView], details: Mapping[int, StepDetail], collectives: Sequence[Collective]
+    views: Iterable[RankView], details: Mapping[int, StepDetail], waited: Mapping[int, Waiting]
 ) -> dict[int, SharedGpu]:
-    of_gpu: defaultdict[str, list[int]] = defaultdict(list)
+    of_gpu: defaultdict[str, list[StepDetail]] = defaultdict(list)
     for view in views:
-        if view.rank in details and view.device is not None and view.device.gpu_uuid:
-            of_gpu[view.device.gpu_uuid].append(view.rank)
+        if view.gpu_uuid:
+            of_gpu[view.gpu_uuid].append(details[view.rank])
     found = {}
-    for ranks in of_gpu.values():
-        own = [details[rank] for rank in ranks]
+    for own in of_gpu.values():
+        if len(own) == 1:
+            continue
         compute = {each.rank: unflatten(each.compute_spans_ns) + each.start_ns for each in own}
-        for each in own if len(own) > 1 else ():
-            rank, start_ns, end_ns = each.rank, each.start_ns, each.start_ns + each.step_ns
-            comm, copies = (unflatten(lane) + start_ns for lane in (each.comm_spans_ns, each.copy_spans_ns))
-            wait = difference(waiting(rank, comm, collectives, start_ns, end_ns).wait, compute[rank])
-            idle = difference(from_pairs([(start_ns, end_ns)]), union(compute[rank], comm, copies))
-            theirs = union(*(compute[other] for other in ranks if other != rank))
-            found[rank] = SharedGpu(*(length_ns(intersection(own, theirs)) for own in (wait, idle)))
+        for each in own:
+            step = from_pairs([(each.start_ns, each.start_ns + each.step_ns)])
+            copies = unflatten(each.copy_spans_ns) + each.start_ns
+            wait = difference(waited[each.rank].wait, compute[each.rank])
+            idle = difference(step, union(compute[each.rank], waited[each.rank].comm, copies))
+            theirs = union(*(spans for rank, spans in compute.items() if rank != each.rank))
+            found[each.rank] = SharedGpu(*(length_ns(intersection(part, theirs)) for part in (wait, idle)))
     return found
 
 

@@ -21,9 +21,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         needs = f"needs {text.duration(own.longest_ns)} a step"
         alike = all(late.own[rank].host_ns >= ALIKE * own.host_ns for rank in late.others)
         if own.host_ns <= own.gpu_ns:
-            shares = longest in evidence.others_on_gpu(late.rank)
-            meanwhile = f"rank {late.rank} computes on the GPU of rank {longest} meanwhile"
-            bound = meanwhile if shares else f"rank {longest} {needs} on its own"
+            bound = f"rank {longest} {needs} on its own"
+            gpu_uuid, other_uuid = (evidence.ranks[rank].gpu_uuid for rank in (late.rank, longest))
+            if gpu_uuid and gpu_uuid == other_uuid:
+                bound = f"rank {late.rank} computes on the GPU of rank {longest} meanwhile"
         elif alike:
             bound = f"the CPU {needs} on all ranks"
         else:

@@ -26,7 +26,7 @@ from overlaptop.tui.draw.segments import (
     faded,
 )
 from overlaptop.tui.draw.table import Column, Table, scrolled
-from overlaptop.tui.machine.host import Gpu, Machine, gpu_uuid, host_of, hosts, machine_of
+from overlaptop.tui.machine.host import Gpu, Machine, host_of, hosts, machine_of
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.numa import nodes_text
 from overlaptop.tui.model.dashboard import Dashboard
@@ -120,7 +120,7 @@ class GpuTable(JobView):
 
 
 def _rows(machine: Machine) -> list[Gpu | RankView]:
-    return [*machine.gpus, *(view for view in machine.ranks if not gpu_uuid(view))]
+    return [*machine.gpus, *(view for view in machine.ranks if not view.gpu_uuid)]
 
 
 def _ranks_of(row: Gpu | RankView) -> tuple[RankView, ...]:

@@ -45,7 +45,7 @@ class Machine:
     """All of this host."""
 
     def gpu_of(self, view: RankView) -> Gpu | None:
-        uuid = gpu_uuid(view)
+        uuid = view.gpu_uuid
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None) if uuid else None
 
     @property
@@ -69,11 +69,6 @@ def hosts(ranks: Iterable[RankView]) -> list[str]:
     return list(dict.fromkeys(host for view in ranks if (host := host_of(view))))
 
 
-def gpu_uuid(view: RankView) -> str:
-    """Return the rank's GPU; empty: none, or not known."""
-    return view.device.gpu_uuid if view.device is not None else ""
-
-
 def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
     """Return the host as reported by all its ranks: in containers each may see only a part of it."""
     here = tuple(view for view in ranks if host_of(view) == host)
@@ -82,7 +77,7 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
     for view in here:
         for site in view.machine.gpus if view.machine is not None else ():
             sites.setdefault(site.uuid, site)
-        if uuid := gpu_uuid(view):
+        if uuid := view.gpu_uuid:
             users[uuid] = (*users.get(uuid, ()), view)
     gpus = [_gpu(uuid, sites.get(uuid), users.get(uuid, ())) for uuid in {**sites, **users}]
     gpus.sort(key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.pci_bus_id))
