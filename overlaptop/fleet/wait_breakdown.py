@@ -309,7 +309,10 @@ def _shared_gpus(
     for own in of_gpu.values():
         if len(own) == 1:
             continue
-        compute = {each.rank: unflatten(each.compute_spans_ns) + each.start_ns for each in own}
+        compute = {
+            each.rank: union(*map(unflatten, (each.compute_spans_ns, each.fused_spans_ns))) + each.start_ns
+            for each in own
+        }
         for each in own:
             step = from_pairs([(each.start_ns, each.start_ns + each.step_ns)])
             copies = unflatten(each.copy_spans_ns) + each.start_ns

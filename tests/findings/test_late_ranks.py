@@ -464,14 +464,20 @@ def test_the_whole_job_is_launch_bound_where_each_rank_is():
     assert rules(one_pause) == set()
 
 
+def fused(detail):
+    return replace(detail, compute_spans_ns=(), fused_spans_ns=detail.compute_spans_ns)
+
+
+@pytest.mark.parametrize("changed", [None, fused])
 @pytest.mark.parametrize(("gpu", "found"), [("", {("launch_bound", ())}), ("GPU", set())])
-def test_gpu_that_another_rank_uses_meanwhile_is_not_idle(gpu, found):
+def test_gpu_that_another_rank_uses_meanwhile_is_not_idle(gpu, found, changed):
     """Two ranks whose kernels take turns, by half a millisecond."""
 
     def turns(rank, _):
         return [("compute", 0.5), ("idle", 0.5)][:: -1 if rank else 1] * 60
 
-    assert rules(job(turns, ranks=2, gpu=gpu, launch_lead_ns=of_late(0))) == found
+    evidence = job(turns, ranks=2, gpu=gpu, launch_lead_ns=of_late(0), changed=changed)
+    assert rules(evidence) == found
 
 
 def test_late_rank_that_changes_with_compute_has_uneven_batches():
