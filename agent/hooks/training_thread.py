@@ -38,6 +38,18 @@ class ThreadTimes(NamedTuple):
     """Time in a DataLoader's ``next``."""
     full_collections: int
     """Garbage collections of the oldest generation."""
+    delayed_ns: int | None
+    """Time in which it or a backward thread waited for a CPU; None if not known."""
+
+
+class _Boundary(NamedTuple):
+    """Totals of the thread when a step began."""
+
+    at_ns: int
+    """Unix time. The step's own begin may be the GPU's, which is behind."""
+    cpu_ns: int
+    loading_ns: int
+    full_collections: int
 
 
 class TrainingThread:
@@ -53,9 +65,9 @@ class TrainingThread:
 
     def begin(self) -> None:
         self._thread = 0
-        self._at_boundary = ThreadTimes(0, 0, 0)
+        self._at_boundary = _Boundary(0, 0, 0, 0)
         self._loading_ns = 0
-        self._steps: deque[tuple[int, ThreadTimes]] = deque(maxlen=MAX_STEPS)
+        self._steps: deque[tuple[int, _Boundary, _Boundary]] = deque(maxlen=MAX_STEPS)
         self._native_thread = self._sampled_thread = 0
         self._backward_threads: tuple[str, ...] = ()
         self._until_search = 0
@@ -80,10 +92,10 @@ class TrainingThread:
         replace(base, "__next__", timed)
 
     def boundary(self, step: int) -> None:
-        now = ThreadTimes(thread_time_ns(), self._loading_ns, gc.get_stats()[-1]["collections"])
+        collections = gc.get_stats()[-1]["collections"]
+        now = _Boundary(now_ns(), thread_time_ns(), self._loading_ns, collections)
         if self._thread == threading.get_ident():
-            spent = (max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))
-            self._steps.append((step - 1, ThreadTimes(*spent)))
+            self._steps.append((step - 1, self._at_boundary, now))
         self._thread = threading.get_ident()
         self._native_thread = threading.get_native_id()
         self._at_boundary = now
@@ -97,9 +109,13 @@ class TrainingThread:
     def take(self, step: int) -> ThreadTimes | None:
         """Return how the thread spent this step; None if unknown. Steps are taken in order."""
         while self._steps and self._steps[0][0] <= step:
-            number, spent = self._steps.popleft()
+            number, begin, end = self._steps.popleft()
             if number == step:
-                return spent
+                spent = (max(0, new - old) for new, old in zip(end[1:], begin[1:], strict=True))
+                cpu_ns, loading_ns, collections = spent
+                return ThreadTimes(
+                    cpu_ns, loading_ns, collections, self._delayed_ns(begin.at_ns, end.at_ns)
+                )
         return None
 
     def sample(self) -> None:
@@ -139,11 +155,8 @@ class TrainingThread:
         if self._backward_threads:  # their waits so far belong to no step
             self._delays.clear()
 
-    def delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
-        """Return how long the thread or its backward threads waited for a CPU between two Unix times.
-
-        Interpolates between samples. None if unknown.
-        """
+    def _delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
+        """Return the wait for a CPU between two Unix times, interpolated between samples."""
         if len(self._delays) < 2 or start_ns < self._delays[0][0]:
             return None
         waited = waited_ns(self._delays, end_ns) - waited_ns(self._delays, start_ns)

@@ -76,7 +76,6 @@ def totals(
         nic_tx_bytes=link.nic_tx if link else None,
         nic_rx_bytes=link.nic_rx if link else None,
         **(spent._asdict() if spent else {}),
-        delayed_ns=thread.delayed_ns(measured.start_ns, measured.end_ns) if thread else None,
     )
 
 
