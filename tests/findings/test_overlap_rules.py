@@ -54,6 +54,15 @@ def test_what_no_overlap_can_hide_is_told_as_one_figure():
     assert "set_requires_gradient_sync(False)" in only(job(long, FSDP2)).advice
 
 
+@pytest.mark.parametrize(("transfer_ms", "found"), [(49, set()), (55, {("communication_bound", ())})])
+def test_transfer_that_barely_exceeds_compute_bounds_nothing(transfer_ms, found):
+    def lay(rank, number):
+        reduced = call("allreduce_", 40, 40 + transfer_ms)
+        return Timeline(45 + transfer_ms, ((0, 48),), (reduced,), phases=PHASES)
+
+    assert rules(job(lay)) == found
+
+
 def test_many_small_collectives_are_told_to_go_as_one():
     def small(rank, number):
         calls = tuple(call("allreduce_", 10 + 4 * at, 13 + 4 * at, 0.1) for at in range(20))

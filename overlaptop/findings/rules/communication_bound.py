@@ -13,6 +13,7 @@ from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.measures import cpus_explain
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
+from overlaptop.fleet.waits import COSTLY_SHARE
 
 SMALL_BYTES = 256 << 10
 MANY = 16
@@ -27,6 +28,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if cpus_explain(evidence, mean.exposed_transfer_ns):
         return
     left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
+    if left_ns < COSTLY_SHARE * mean.step_ns:
+        return
     yield Finding(
         title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
         f"{text.duration(mean.compute_ns)}: overlap alone leaves {text.duration(left_ns)} exposed",
