@@ -29,12 +29,18 @@ from overlaptop.findings.measures import (
     steady_excess,
 )
 from overlaptop.fleet.wait_breakdown import hides_nothing
+from overlaptop.fleet.waits import MOST
 
 LEAST_STEPS = 8
+LEAST_MEASURED = 4
+"""The same of measured steps: kernels' times vary less than hosts'."""
 ALONE_SHARE = 0.5
 """Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
-"""The same without a GPU, or if it waits for each launch: nothing hides the training thread's work."""
+"""The same if nothing hides the training thread's work: without a GPU, if it waits for each launch, or if
+measured steps show that the others wait for this rank."""
+COMPUTES_SHARE = 0.1
+"""The same for compute on a shared GPU."""
 DELAYED_SHARE = 0.3
 """The same for waits for a CPU, with or without a GPU."""
 SAMPLED = 1 / 4
@@ -125,6 +131,15 @@ def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
     return inf if cause is Cause.COMPUTING else 0.0
 
 
+def _is_awaited(evidence: Evidence, rank: int) -> bool:
+    """Whether it caused most waiting of the measured steps. Too few steps for a name without a cause are
+    enough beside one.
+    """
+    lateness = evidence.window.lateness if evidence.window is not None else None
+    late = lateness.of(rank) if lateness is not None else None
+    return late is not None and lateness is not None and late.caused_wait_ns >= MOST * lateness.wait_ns
+
+
 _MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
 
 
@@ -140,18 +155,18 @@ def _loses(
     ``shares``: its GPU, with other ranks.
     """
 
-    def more(measure: Measure, least: float, steadily: float = 1.0) -> float:
+    def more(measure: Measure, least: float, steadily: float = 1.0, steps: int = LEAST_STEPS) -> float:
         found = excesses[measure].get(rank, [])
-        longer_ns = steady_excess(found, steadily * least) if len(found) >= LEAST_STEPS else 0.0
+        longer_ns = steady_excess(found, steadily * least) if len(found) >= steps else 0.0
         return longer_ns if longer_ns >= least else 0.0
 
-    is_bare = hides_nothing(evidence.ranks[rank])
+    is_bare = hides_nothing(evidence.ranks[rank]) or _is_awaited(evidence, rank)
     share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, DELAYED_SHARE * step_ns, SAMPLED), Cause.DELAYED
     if shares:
-        yield more(computing_ns, BARE_SHARE * step_ns), Cause.COMPUTING
+        yield more(computing_ns, COMPUTES_SHARE * step_ns, steps=LEAST_MEASURED), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):
         collects_share = BARE_COLLECTS_SHARE if is_bare else ALONE_SHARE
         yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
