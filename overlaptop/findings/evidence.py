@@ -1,5 +1,6 @@
 """Evidence: the input of rules, from a live job or from its traces. Pure."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -63,6 +64,8 @@ class Evidence:
     """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
     first: int = 0
     """The first step since the job last changed."""
+    before: tuple[Mapping[int, StepTotals], ...] = ()
+    """The steps just before that one, as `counted`; not the last, as the job changed then."""
 
     @property
     def step_ns(self) -> float:
@@ -74,10 +77,14 @@ class Evidence:
         """Return the median length of the newest steps that were not measured: measuring may take time, and
         the job may have slowed down since. `step_ns` if too few are known.
         """
-        usual = [totals for totals in self.counted if not any(step.measured for step in totals.values())]
-        if len(usual) < LEAST_USUAL:
-            return self.step_ns
-        return median(step.step_ns for totals in usual[-MOST_USUAL:] for step in totals.values())
+        usual_ns = _usual_ns(self.counted)
+        return self.step_ns if usual_ns is None else usual_ns
+
+    @property
+    def longer_ns(self) -> float | None:
+        """Return how much longer a usual step is since the job changed; None: not known."""
+        before_ns = _usual_ns(self.before)
+        return self.usual_ns - before_ns if before_ns is not None and self.steps else None
 
     @property
     def exposed_wait_ns(self) -> int:
@@ -129,18 +136,34 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         transfers=snapshot.transfers,
         counted=() if is_trace else _counted(known.values(), first),
         first=first,
+        before=() if is_trace else _counted(known.values(), 0, first - 1),
     )
 
 
-def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, StepTotals], ...]:
-    """Return the newest steps from `first` on that all of these ranks completed, oldest first."""
+def _counted(
+    views: Collection[RankView], first: int, stop: int | None = None
+) -> tuple[Mapping[int, StepTotals], ...]:
+    """Return the newest steps from `first` on and before `stop` that all of these ranks completed, oldest
+    first.
+    """
     by_number: dict[int, dict[int, StepTotals]] = {}
     most = min(COUNTED_STEPS, evidence_steps(len(views)))
     for view in views:
-        for step in view.history[-most:]:
+        end = len(view.history)
+        if stop is not None:
+            end = bisect_left(view.history, stop, key=lambda step: step.step)
+        for step in view.history[max(0, end - most) : end]:
             if step.step >= first and not step.disturbed:
                 by_number.setdefault(step.step, {})[view.rank] = step
     return tuple(totals for _, totals in sorted(by_number.items()) if len(totals) == len(views))
+
+
+def _usual_ns(counted: Iterable[Mapping[int, StepTotals]]) -> float | None:
+    """Return the median length of the newest of these steps that were not measured; None: too few."""
+    usual = [totals for totals in counted if not any(step.measured for step in totals.values())]
+    if len(usual) < LEAST_USUAL:
+        return None
+    return median(step.step_ns for totals in usual[-MOST_USUAL:] for step in totals.values())
 
 
 def _steps(

@@ -5,10 +5,11 @@ from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
 
+from overlaptop import text
 from overlaptop.findings import rules
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import OPPOSITES, Finding
-from overlaptop.findings.gains import most_by_gpus_ns
+from overlaptop.findings.gains import by_change_ns, most_by_gpus_ns
 from overlaptop.findings.measures import cpus_are_short
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
@@ -40,6 +41,11 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
                 gain_ns = None
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
+    blamed = [each for each in every if each.why_late and each.gain_ns]
+    if len(blamed) == 1 and (longer_ns := by_change_ns(evidence, blamed[0])) is not None:
+        since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
+        shown = replace(blamed[0], measured=f"{blamed[0].measured}; {since}", gain_ns=round(longer_ns))
+        every[every.index(blamed[0])] = shown
     # Other rules tell the mean of what a rank does there in some steps.
     long = {(each.ranks, each.line) for each in every if each.rule == "long_steps" and each.line}
     every = [each for each in every if each.rule == "long_steps" or (each.ranks, each.line) not in long]

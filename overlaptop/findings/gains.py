@@ -12,6 +12,7 @@ from math import inf
 from statistics import fmean, median
 
 from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Finding
 from overlaptop.findings.launching import is_launch_bound
 from overlaptop.findings.lines import apart
 from overlaptop.wire.messages import StepTotals
@@ -21,6 +22,8 @@ EXPLAINS = 0.5
 
 STEADY = 0.8
 """Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
+ABOUT = 2.0
+"""A change of the job by up to this factor of a promise shows the cause's true cost."""
 STALLED = 3.0
 """A step this many times as long as the median one stalled, and promises nothing for a usual one."""
 LOST_LEAD = 0.1
@@ -67,6 +70,21 @@ def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: floa
     if not theirs_ns or sum(each >= EXPLAINS * cause_ns for each in theirs_ns) < STEADY * len(theirs_ns):
         return inf
     return fmean(min(theirs, own + cause_ns) for theirs, own in zip(theirs_ns, late.ahead_ns, strict=True))
+
+
+def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
+    """Return how much longer steps have become since the job changed, if that shows what the finding about
+    a late rank gains: it is about as much, and the others did not wait for the rank before. Else None.
+    """
+    longer_ns, promised_ns, waits_ns = evidence.longer_ns, blamed.gain_ns or 0, []
+    for totals in evidence.before:
+        exposed_ns = {each: step.exposed_ns for each, step in totals.items() if step.exposed_ns is not None}
+        if len(exposed_ns) == len(totals) > 1:
+            own_ns = exposed_ns.pop(blamed.ranks[0])
+            waits_ns.append(median(exposed_ns.values()) - own_ns)
+    if longer_ns is None or not waits_ns or median(waits_ns) > EXPLAINS * promised_ns:
+        return None
+    return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
 
 
 def own_times(

@@ -206,6 +206,20 @@ def test_gain_is_that_of_steps_that_measuring_does_not_slow(length, share):
     assert usual.gain_share == pytest.approx(found.gain_share, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("length", "was_late", "won"), [(0.6, False, 0.4), (0.85, False, 0.5), (0.6, True, 0.5)]
+)
+def test_gain_of_a_late_rank_is_what_the_job_lost_when_it_changed(length, was_late, won):
+    """By its own times it is half of the step, and that counts if the change does not show this cause."""
+    evidence = usual_steps(two(20, host_ns=(8, 40)), 1.0)
+    before = two(20) if was_late else two(0)
+    usual_ns = length * evidence.step_ns / before.step_ns
+    changed = replace(evidence, first=946, before=usual_steps(before, usual_ns).counted)
+    found = why_late(changed)
+    assert found.gain_ns == pytest.approx(won * evidence.step_ns, rel=0.01)
+    assert ("longer since step 946" in found.measured) == (won == 0.4)
+
+
 def test_nothing_is_slack_in_a_job_that_has_slowed_down_since():
     assert trailing(usual_steps(two(12), 1.05))
     assert not trailing(usual_steps(two(12), 1.2))
