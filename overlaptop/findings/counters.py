@@ -42,7 +42,9 @@ measured steps show that the others wait for this rank."""
 COMPUTES_SHARE = 0.1
 """The same for compute on a shared GPU."""
 DELAYED_SHARE = 0.3
-"""The same for waits for a CPU, with or without a GPU."""
+"""With or without a GPU, a rank is named for BARE_SHARE more of waits for a CPU if its own take this share:
+transfers may be slow then, and nobody late.
+"""
 SAMPLED = 1 / 4
 """Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
 BARE_ASLEEP_SHARE = 0.1
@@ -164,7 +166,9 @@ def _loses(
     share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
-    yield more(delayed_ns, DELAYED_SHARE * step_ns, SAMPLED), Cause.DELAYED
+    delays_ns = [step[rank].delayed_ns or 0 for step in evidence.counted]
+    if median(delays_ns) >= DELAYED_SHARE * step_ns:
+        yield more(delayed_ns, BARE_SHARE * step_ns, SAMPLED), Cause.DELAYED
     if shares:
         yield more(computing_ns, COMPUTES_SHARE * step_ns, steps=LEAST_MEASURED), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):

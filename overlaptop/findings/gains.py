@@ -22,7 +22,7 @@ EXPLAINS = 0.5
 
 STEADY = 0.8
 """Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
-ABOUT = 2.0
+ABOUT = 2.5
 """A change of the job by up to this factor of a promise shows the cause's true cost."""
 STALLED = 3.0
 """A step this many times as long as the median one stalled, and promises nothing for a usual one."""
