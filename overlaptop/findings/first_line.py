@@ -9,7 +9,14 @@ from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_la
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import FirstLine, Kind, of_steps, until_then
+from overlaptop.report.who_is_late import (
+    NOBODY_LATE,
+    FirstLine,
+    Kind,
+    of_steps,
+    overlap_line,
+    until_then,
+)
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
@@ -48,6 +55,8 @@ def _of_steps(
         said = said._replace(cause=cause, shorter=late.headlines, cause_rule=late.rule)
     if found or listed:
         said = said.without_nothing
+    if said.kind in NOBODY_LATE and any(each.why_late for each in listed):
+        said = overlap_line(snapshot)._replace(kind=said.kind)
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not totals.step_ns:
         return said

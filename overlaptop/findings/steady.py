@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from overlaptop.findings.finding import OPPOSITES, Finding, Key, by_key
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.report.who_is_late import FirstLine, Kind, overlap_line
+from overlaptop.report.who_is_late import NOBODY_LATE, FirstLine, Kind, overlap_line
 
 HOLD_NS = 1_000_000_000
 """A finding is shown after it held for this time."""
@@ -19,7 +19,7 @@ WEAK_CAUSES = ("", "launch_bound")
 """Rules that another may replace soon: a slow CPU is the rest when nothing else is found."""
 NAMELESS_HOLD_NS = 3_000_000_000
 """The same for a late rank without a known cause."""
-NEWS_HOLD_NS = 5_000_000_000
+NEWS_HOLD_NS = 3_000_000_000
 """The same for a problem that replaces "nothing is wrong"."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 """The same for "nothing is wrong", in time and in steps."""
@@ -31,8 +31,6 @@ FORGOTTEN_NS = 60_000_000_000
 """A shown line that has not come up for this time is removed."""
 HEALTHY_MEASURED = 6
 """Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
-NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
-"""Kinds for "no rank is late"."""
 KEPT_NS = 15_000_000_000
 """After a change the earlier line stays for this time, until there is a new one."""
 LONG_NS = 10_000_000_000

@@ -53,6 +53,10 @@ class Kind(Enum):
     FINDING = "finding"
 
 
+NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
+"""Kinds for "no rank is late"."""
+
+
 class FirstLine(NamedTuple):
     """The first line."""
 

@@ -54,6 +54,12 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
     assert (said.warns, said.late_rank) == (True, None)
 
 
+def test_that_nobody_is_late_is_not_said_beside_a_finding_about_a_late_rank():
+    snapshot = waiting_job(late_in_most, late_ms=0).tick()
+    assert "No rank is clearly late" in first_line(snapshot, [], [found(40)]).words
+    assert first_line(snapshot, [], [found(40, why_late=True)]) == overlap_line(snapshot)
+
+
 def test_exposed_share_is_that_of_the_measured_steps():
     """Few are measured, and longer than the rest: 10 ms of 80 are exposed, not of 42."""
     fleet = JobState(Clock())

@@ -102,10 +102,10 @@ def test_late_ranks_cause_is_added_once_it_has_held():
     ]  # fmt: skip
 
 
-def test_a_problem_takes_the_place_of_nothing_is_wrong_after_five_seconds():
+def test_a_problem_takes_the_place_of_nothing_is_wrong_after_three_seconds():
     cpus = JITTER._replace(words="no CPU", rule="short_cpus", warns=True)
     settled = [(1, HEALTHY), (5, HEALTHY)]
-    assert shown(*settled, (10, cpus), (14.9, cpus), (15, cpus), (16, HEALTHY), (24, HEALTHY))[2:] == [
+    assert shown(*settled, (10, cpus), (12.9, cpus), (13, cpus), (16, HEALTHY), (24, HEALTHY))[2:] == [
         "healthy", "healthy", "no CPU", "no CPU", "no CPU",
     ]  # fmt: skip
 
