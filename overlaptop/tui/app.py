@@ -444,7 +444,7 @@ class OverlaptopApp(App[int]):
 
     def action_next_event(self) -> None:
         if not self.dashboard.seek_event():
-            self.notify("no other finding or trouble in the next 10 minutes", timeout=3)
+            self.notify("no other finding or trouble up to here; N goes on", timeout=3)
         self.show()
 
     def action_measure(self) -> None:

@@ -64,6 +64,18 @@ async def test_time_goes_on_from_where_no_event_was_found(tmp_path, monkeypatch)
         assert at_s(session) == 30
 
 
+async def test_a_search_that_takes_long_ends_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(dashboard, "MOST_SEARCH_S", 0.0)
+    job = PlayedJob(Clock(), tmp_path / "run.mcap")
+    for number in range(50):
+        job.step(number, after_s=1.0)
+    job.recorder.end()
+    session = ReplaySession(open_recording(tmp_path / "run.mcap"), monotonic_s=Clock().monotonic_s)
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, "N")
+        assert at_s(session) < 5
+
+
 async def test_next_event_is_the_next_finding(tmp_path):
     path = tmp_path / "run.mcap"
     job = PlayedJob(Clock(), path, 4)

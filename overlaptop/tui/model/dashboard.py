@@ -28,6 +28,8 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
 
 MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
+MOST_SEARCH_S = 2.0
+"""Longest search; the screen does not move until its end."""
 """Of a recording: how far the next event is looked for, and how often on the way."""
 _BY_HAND = "a value was changed by hand"
 
@@ -128,12 +130,15 @@ class Dashboard:
             self._show_moved(self.replay)
 
     def seek_event(self) -> bool:
-        """Go on in a recording to the next finding or trouble; False: none came within MOST_SOUGHT_NS."""
+        """Go on in a recording to the next finding or trouble. False: none came within MOST_SOUGHT_NS, or
+        within MOST_SEARCH_S of reading.
+        """
         if self.replay is None:
             return False
         watch, trouble = FindingsWatch(), trouble_of(self.latest)
         known = set(by_key(self.state.findings or ()))
         upto_ns = min(self.replay.at_ns + MOST_SOUGHT_NS, self.replay.recording.last_ns)
+        end_s = time.monotonic() + MOST_SEARCH_S
         for snapshot in self.replay.play(upto_ns, SOUGHT_EVERY_NS):
             self.latest, before = snapshot, trouble
             trouble = trouble_of(snapshot)
@@ -142,6 +147,8 @@ class Dashboard:
             if is_other or found.keys() - known:
                 self._show_moved(self.replay)
                 return True
+            if time.monotonic() > end_s:
+                break
         self._show_moved(self.replay)
         return False
 
