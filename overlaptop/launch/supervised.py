@@ -3,13 +3,10 @@
 import fcntl
 import os
 import re
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +27,6 @@ _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/
 _RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
-_EXIT = re.compile(supervisor.EXIT.replace(b"%d", rb"(\d+)"))
 
 
 class SupervisedJob:
@@ -41,13 +37,8 @@ class SupervisedJob:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        """The supervisor. Set while there is a connection."""
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._log = -1
-        self._received = b""
-        self._status: int | None = None
 
     def __del__(self) -> None:
         if self._log >= 0:
@@ -58,43 +49,38 @@ class SupervisedJob:
         with tempfile.TemporaryFile(prefix="overlaptop-") as log:
             self._log = os.dup(log.fileno())
         fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *command],
-                    stdin=theirs.fileno(),
-                    stdout=self._log,
-                    stderr=self._log,
-                    start_new_session=True,
-                    env=environment,
-                )
-            except OSError as error:
-                ours.close()
-                raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
-        ours.setblocking(False)
-        self._connection = ours
+        try:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *command],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                env=environment,
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
 
     def poll(self) -> int | None:
-        with self._lock:
-            if self._status is None and self._connection is not None and self._process is not None:
-                self._receive(self._connection, self._process)
-            return self._status
+        """Return the job's exit status, as a shell would. None while any of its processes is left."""
+        status = None if self._supervisor is None else self._supervisor.poll()
+        # Negative: the supervisor was killed itself.
+        return 128 - status if status is not None and status < 0 else status
 
     def stop(self) -> None:
         """End the job and wait until all its processes have ended (usually well under a second)."""
-        connection, process = self._connection, self._process
-        if connection is None or process is None:
+        if self._supervisor is None:
             return
         key, stopped_ns = self.key if self.poll() is None else "", time.time_ns()
-        with suppress(OSError):
-            connection.send(b"end\n")
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
         deadline_s = time.monotonic() + STOP_LIMIT_S
         while self.poll() is None:
             if time.monotonic() > deadline_s:
-                for pid in (*supervisor.descendants(process.pid), process.pid):
+                for pid in (*supervisor.descendants(self._supervisor.pid), self._supervisor.pid):
                     supervisor.send(pid, signal.SIGKILL)
-            _await_data(connection, 1.0)
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(1.0)
         if key:
             with suppress(OSError, JobFolderError):
                 last_end.note_stop(key, stopped_ns)
@@ -116,9 +102,9 @@ class SupervisedJob:
 
     def owns(self, record: JobRecord) -> bool:
         """Whether `record` describes this job: its hub or its ranks run below our supervisor."""
-        if self._process is None:
+        if self._supervisor is None:
             return False
-        own = self._process.pid
+        own = self._supervisor.pid
         return any(own in supervisor.ancestors(pid) for pid in (record.hub_pid, record.starter_pid) if pid)
 
     @property
@@ -141,22 +127,6 @@ class SupervisedJob:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _receive(self, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-        try:
-            data = connection.recv(64)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self._received += data
-        told = _EXIT.search(self._received)
-        if told is None and data:
-            return
-        own = process.wait()
-        # The supervisor sent no status: it was killed itself, or could not start.
-        self._status = int(told[1]) if told is not None else own if own >= 0 else 128 - own
-        connection.close()
 
 
 def how_it_ended(status: int, output: Iterable[str]) -> str:
@@ -195,10 +165,3 @@ def complaint(output: Iterable[str], max_lines: int) -> list[str]:
         elif line not in lines:
             lines.append(line)
     return lines[-max_lines:]
-
-
-def _await_data(connection: socket.socket, wait_s: float) -> None:
-    if (descriptor := connection.fileno()) >= 0:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        poller.poll(wait_s * 1000)

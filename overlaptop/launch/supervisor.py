@@ -1,15 +1,14 @@
 """Holds a job and all its descendants, so that none of them outlives its owner.
 
 ``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by supervised.py. It needs only the standard
-library. Standard input is the connection to the owner. When its other end closes for any reason (a normal
-end, a crash, SIGKILL), all processes are ended.
+library. Standard input is a pipe from the owner. When its other end closes for any reason (a normal end,
+a crash, SIGKILL), all processes are ended.
 
 The supervisor is the subreaper of its descendants, so it still finds a daemon that left its session and
 lost its parent (the job's hub). Standard output is a file opened for appending, and the job writes to it
 directly: nobody has to read for the job to go on, and the supervisor cuts the file when it grows.
 
-It sends its owner EXIT with the job's exit status when no process of the job is left. Any data from the
-owner means: end the job.
+It exits with the job's exit status when no process of the job is left.
 """
 
 import contextlib
@@ -27,9 +26,8 @@ from types import FrameType
 TICK_S = 0.1
 LOG_LIMIT_BYTES = 4 << 20
 LOG_KEPT_BYTES = 64 << 10
-EXIT = b"exit %d\n"
 _OWNER = 0
-"""Descriptor of the connection to the owner."""
+"""Descriptor of the pipe from the owner."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -98,10 +96,7 @@ class Supervisor:
             trim_log(1)
         self._end_job()
         assert self._status is not None
-        status = self._status if self._status >= 0 else 128 - self._status
-        with contextlib.suppress(OSError):  # the owner has gone
-            os.write(_OWNER, EXIT % status)
-        return status
+        return self._status if self._status >= 0 else 128 - self._status
 
     def _end_job(self) -> None:
         if not self._job_ended():
@@ -118,7 +113,7 @@ class Supervisor:
             time.sleep(TICK_S / 10)
 
     def _heed_owner(self) -> None:
-        """Check briefly whether the owner sent something or has gone, and then stop."""
+        """Check briefly whether the owner has closed the pipe, and then stop."""
         poller = select.poll()
         poller.register(_OWNER, select.POLLIN)
         if poller.poll(TICK_S * 1000):
