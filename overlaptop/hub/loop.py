@@ -28,7 +28,7 @@ from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job
 from overlaptop.jobs.gather_key import GatherError
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
-from overlaptop.jobs.processes import parent_of, process_start_time, unix_ns
+from overlaptop.jobs.processes import parent_of, process_start_time
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire import commands
@@ -331,12 +331,6 @@ class Hub:
             restarter_start_ticks=process_start_time(restarter_pid),
         )
 
-    @property
-    def _began_ns(self) -> int:
-        """Return the Unix time when the job began. Ranks start together, and one of them starts a hub."""
-        ticks = self._record.starter_start_ticks
-        return self._record.started_ns if ticks is None else unix_ns(ticks)
-
     def _write_record(self) -> None:
         self._record_due_s = None
         self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
@@ -380,12 +374,11 @@ class Hub:
                 ended = LastEnd(
                     self._options.script,
                     time.time_ns(),
-                    len(ends),
                     ends,
                     self._record.job,
                     hung=self._history.is_hung,
                 )
-                last_end.write(ended, self._began_ns)
+                last_end.write(ended)
                 self._black_box.end(self._now_s)
         except Exception as error:  # noqa: BLE001 - the folder must be removed after any error
             log_line(f"cannot write how the job ended: {error!r}")

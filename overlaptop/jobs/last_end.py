@@ -1,6 +1,4 @@
-"""How this user's last job on this machine ended: ``last_end.json`` in the socket directory. The hub writes
-it, or a rank that failed before there was a hub.
-"""
+"""How this user's last job on this machine ended: ``last_end.json`` in the socket directory, by its hub."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +10,7 @@ from msgspec.structs import replace
 
 from overlaptop.jobs.files import read_regular, write_whole
 from overlaptop.jobs.folder import JobFolderError, base_dir
-from overlaptop.wire.bounds import MAX_RANKS, Rank, Text, UnixNs
+from overlaptop.wire.bounds import MAX_RANKS, Text, UnixNs
 from overlaptop.wire.messages import RankEnd
 
 _NAME = "last_end.json"
@@ -24,7 +22,6 @@ class LastEnd(msgspec.Struct, frozen=True):
 
     script: Text
     ended_ns: UnixNs
-    ranks: Rank
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
     job: Text = ""
     """The job's key, which the next job may reuse."""
@@ -42,15 +39,8 @@ class LastEnd(msgspec.Struct, frozen=True):
         )
 
 
-def write(end: LastEnd, since_ns: int) -> None:
-    """Replace the previous end, but keep the ends of other ranks of the same job from `since_ns` on, the
-    Unix time when the job began. If ranks end at the same moment, one may be lost. Raises OSError or
-    JobFolderError.
-    """
-    known, own = read(), {each.rank for each in end.ends}
-    if known is not None and known.job == end.job:
-        others = tuple(each for each in known.ends if each.rank not in own and each.at_ns >= since_ns)
-        end = replace(end, ranks=end.ranks + len(others), ends=(*others, *end.ends))
+def write(end: LastEnd) -> None:
+    """Replace the previous end. Raises OSError or JobFolderError."""
     write_whole(base_dir(create=False) / _NAME, msgspec.json.encode(end))
 
 

@@ -4,7 +4,6 @@ import fcntl
 import os
 import signal
 import struct
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,12 +38,6 @@ def parent_of(pid: int) -> int | None:
 def _stat_fields(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the name, which may contain spaces and parentheses."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-
-
-def unix_ns(start_ticks: int) -> int:
-    """Return the Unix time of a `process_start_time`, correct unless the clock was set since."""
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
-    return time.time_ns() - round(age_s * 1e9)
 
 
 def exit_code(pid: int, pidfd: int) -> int | None:

@@ -52,7 +52,7 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
 
 def of_last(end: LastEnd, now_ns: int) -> str:
     """Return such as ``the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``."""
-    trouble = first_of(end.ends, end.ranks)
+    trouble = first_of(end.ends, len(end.ends))
     if end.stopped:
         how = "the overlaptop that had started it ended it"
     else:

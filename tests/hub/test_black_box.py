@@ -157,7 +157,7 @@ def test_report_of_a_stopped_job_has_no_failure(job):
     job.say(*ends)
     job.status = status(ended=True)
     job.box.end(job.now_s)
-    last_end.write(LastEnd("train.py", stopped_ns + 2, 2, ends, "job-1"), 0)
+    last_end.write(LastEnd("train.py", stopped_ns + 2, ends, "job-1"))
     assert [each.kind for each in report_of("job-1").troubles] == ["all died"]
     last_end.note_stop("job-1", stopped_ns)
     assert report_of("job-1").troubles == []

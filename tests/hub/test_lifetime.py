@@ -19,7 +19,6 @@ from overlaptop.commands.output import CommandError
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.hub_connection import LocalHubConnection
-from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.wire import commands
@@ -180,18 +179,22 @@ def test_the_end_of_each_rank_is_followed_by_its_exit_code(hubs, make_rank, make
         assert of_rank[1].failed
 
 
-def test_last_end_has_ends_from_before_and_with_the_hub(hubs, make_rank):
+def test_last_end_has_the_ends_of_all_ranks(hubs, make_rank, make_viewer):
     now_ns = time.time_ns()
-    early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch")  # of a rank that the hub never saw
     record = hubs.start("--linger-s", "0")
-    last_end.write(LastEnd("train.py", now_ns, 1, (early,), record.job), 0)
-    rank = make_rank(0).greet()
+    viewer = make_viewer()
+    ranks = [make_rank(number).greet() for number in (0, 1)]
+    for number in (0, 1):
+        viewer.receive(RankInfo, lambda info, number=number: info.rank == number)
     late = RankEnd(0, now_ns + 10**9, True, "ValueError: boom", 1)
-    rank.send(RankStalled(0, hung=True))
-    rank.send(late)
+    early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch", 1)
+    ranks[0].send(RankStalled(0, hung=True))
+    ranks[1].send(early)
+    ranks[0].send(late)
     eventually(lambda: not runs(record.hub_pid))
     known = last_end.read()
-    assert (known.ends, known.ranks, known.script) == ((early, late), 2, record.script)
+    assert (known.job, known.script) == (record.job, record.script)
+    assert sorted(known.ends, key=lambda end: end.rank) == [late, early]
     assert known.hung
     with pytest.raises(CommandError, match=r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "):
         join(None)

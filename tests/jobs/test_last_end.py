@@ -7,29 +7,25 @@ from overlaptop.report.troubles import of_last
 from overlaptop.wire.messages import RankEnd
 
 
-def written(rank, at_ns, job="job-1", since_ns=100):
+def written(rank, job="job-1"):
     """Write that a rank ended; the ranks whose ends are known then."""
-    end = RankEnd(rank, at_ns, clean=True, failure="ValueError")
-    last_end.write(LastEnd("train.py", at_ns, 1, (end,), job), since_ns)
+    end = RankEnd(rank, 150, clean=True, failure="ValueError")
+    last_end.write(LastEnd("train.py", 150, (end,), job))
     known = last_end.read()
     assert known is not None
-    assert known.ranks == len(known.ends)
     return [end.rank for end in known.ends]
 
 
-def test_the_ends_of_other_ranks_of_the_same_job_stay():
+def test_the_end_of_the_last_job_replaces_the_previous():
     assert last_end.read() is None
-    assert written(2, 150) == [2]
-    assert written(0, 200) == [2, 0]
-    assert written(2, 300) == [0, 2], "a rank that was started again has one end"
-    assert written(1, 400, since_ns=250) == [2, 1], "the rest is of an earlier run"
-    assert written(3, 500, job="job-2") == [3]
+    assert written(2) == [2]
+    assert written(3, job="job-2") == [3]
 
 
 def test_job_that_its_starter_ended_is_no_failure():
     for job, stopped_ns, is_stop in (("job-1", 201, False), ("job-2", 190, False), ("job-1", 190, True)):
         ends = tuple(RankEnd(rank, 200, clean=False, exit_code=-15) for rank in (0, 1))
-        last_end.write(LastEnd("train.py", 200, 2, ends, "job-1"), 100)
+        last_end.write(LastEnd("train.py", 200, ends, "job-1"))
         last_end.note_stop(job, stopped_ns)
         words = of_last(last_end.read(), 200)
         assert ("the overlaptop that had started it ended it" in words) == is_stop
@@ -42,19 +38,19 @@ def test_interrupted_hang_is_told():
         (False, "SIGINT)"),
         (True, "SIGINT) while no step ended; overlaptop report says where"),
     ):
-        last_end.write(LastEnd("train.py", 200, 1, (end,), "job-1", hung=hung), 100)
+        last_end.write(LastEnd("train.py", 200, (end,), "job-1", hung=hung))
         assert of_last(last_end.read(), 200).endswith(f"ago: interrupted ({words}")
 
 
 def test_failure_before_the_stop_is_told():
     ends = tuple(RankEnd(rank, 200 + rank, clean=False, exit_code=-9 - 6 * rank) for rank in (0, 1))
-    last_end.write(LastEnd("train.py", 201, 2, ends, "job-1"), 100)
+    last_end.write(LastEnd("train.py", 201, ends, "job-1"))
     last_end.note_stop("job-1", 201)
     assert "rank 0 killed by SIGKILL" in of_last(last_end.read(), 201)
 
 
 def test_a_note_that_is_no_utf8_is_none_and_replaced():
-    written(0, 150)
-    (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ranks":1,"ends":[]}')
+    written(0)
+    (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ends":[]}')
     assert last_end.read() is None
-    assert written(1, 150) == [1]
+    assert written(1) == [1]
