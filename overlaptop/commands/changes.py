@@ -8,9 +8,8 @@ from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
 from overlaptop.jobs import change_log
-from overlaptop.jobs.change_log import LoggedChange
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.records import ChangeRecord, shared
+from overlaptop.records import ChangeRecord
 from overlaptop.text import UNKNOWN, count
 
 DESCRIPTION = """\
@@ -38,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if options.json:
         for change in changes:
-            print_data(ChangeRecord(**shared(ChangeRecord, change)))
+            print_data(change)
     elif changes:
         print_data(_table(changes))
     else:
@@ -46,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(changes: list[LoggedChange]) -> str:
+def _table(changes: list[ChangeRecord]) -> str:
     table = Table(
         ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
         left={"at", "job", "knob", "outcome", "by", "why not"},

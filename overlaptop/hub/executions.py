@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from overlaptop.hub.history import FromRank
 from overlaptop.hub.log import log_line
 from overlaptop.jobs import change_log
-from overlaptop.jobs.change_log import LoggedChange
 from overlaptop.jobs.files import keep, read_regular
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
+from overlaptop.records import ChangeRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import (
@@ -200,7 +200,7 @@ def log_change(job: JobRecord, ended: HubExecution) -> None:
     changed = outcome.state == OBEYED
     try:
         change_log.append(
-            LoggedChange(
+            ChangeRecord(
                 at_ns=command.at_ns,
                 job=job.job,
                 script=job.script,

@@ -13,13 +13,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from overlaptop.jobs.files import open_regular, read_regular
 from overlaptop.jobs.folder import base_dir
-from overlaptop.wire.bounds import one_of
+from overlaptop.records import ChangeRecord
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
 
 NAME = "changes.jsonl"
@@ -32,35 +31,12 @@ _MAX_TEXT_CHARS = 500
 _MAX_LINE_BYTES = 1 << 15
 
 
-class LoggedChange(msgspec.Struct, frozen=True):
-    """One command about a knob, and its outcome on one node."""
-
-    at_ns: int
-    """Unix time when the hub received the command. In the file: ``at``."""
-    job: str
-    script: str
-    host: str
-    by: str
-    """The sender's own description, as in Command.by."""
-    knob: str
-    old: str | None
-    new: str | None
-    """The new value, or the requested one if the change was not made."""
-    step: int | None
-    """Step from which the ranks acted. None if they did not."""
-    outcome: Annotated[str, one_of(OUTCOMES)]
-    reason: str
-    """Why the change was not made, or why that is not known. Empty otherwise."""
-    command: str = ""
-    """Id of the command. Empty in lines of earlier versions."""
-
-
 def path() -> Path:
     """Return the path of the log. Raises JobFolderError if the socket directory cannot be trusted."""
     return base_dir(create=False) / NAME
 
 
-def append(change: LoggedChange) -> None:
+def append(change: ChangeRecord) -> None:
     """Write one line. Never waits. Raises OSError or JobFolderError if it cannot be written."""
     log = path()
     with suppress(FileNotFoundError):
@@ -73,7 +49,7 @@ def append(change: LoggedChange) -> None:
         os.close(descriptor)
 
 
-def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
+def read(job: str | None = None, newest: int = NEWEST) -> list[ChangeRecord]:
     """Return the last changes, oldest first. ``job``: of this one only. Invalid lines are skipped.
 
     A missing log is empty. Raises JobFolderError if the socket directory cannot be trusted.
@@ -84,7 +60,7 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
     return list(islice(wanted, newest))[::-1]
 
 
-def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
+def _latest_outcomes(latest_first: Iterable[ChangeRecord]) -> Iterator[ChangeRecord]:
     seen: set[tuple[str, str, str]] = set()
     for change in latest_first:
         key = change.job, change.host, change.command
@@ -93,7 +69,7 @@ def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedCha
             yield change
 
 
-def _changes(log: Path) -> Iterator[LoggedChange]:
+def _changes(log: Path) -> Iterator[ChangeRecord]:
     """Yield the changes of one file, latest first. An unreadable file has none."""
     try:
         data = read_regular(log, 2 * MAX_BYTES)
@@ -104,20 +80,23 @@ def _changes(log: Path) -> Iterator[LoggedChange]:
             yield change
 
 
-def _to_line(change: LoggedChange) -> bytes:
+def _to_line(change: ChangeRecord) -> bytes:
     values = msgspec.to_builtins(change)
     at = datetime.fromtimestamp(values.pop("at_ns") // _MS / 1000, UTC).isoformat(timespec="milliseconds")
     record = {"at": at, **values}
+    del record["type"]
     for name, value in record.items():
         if isinstance(value, str) and len(value) > _MAX_TEXT_CHARS:
             record[name] = f"{value[: _MAX_TEXT_CHARS - 1]}…"
     return (json.dumps(record, ensure_ascii=False) + "\n").encode(errors="replace")
 
 
-def _from_line(line: bytes) -> LoggedChange | None:
+def _from_line(line: bytes) -> ChangeRecord | None:
     try:
         values = json.loads(line if len(line) <= _MAX_LINE_BYTES else b"")
         at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
-        return msgspec.convert({**values, "at_ns": at_ns}, LoggedChange)
+        # Lines of earlier versions have no command's id.
+        change = msgspec.convert({"command": "", **values, "at_ns": at_ns}, ChangeRecord)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgspec.ValidationError):
         return None
+    return change if change.outcome in OUTCOMES else None

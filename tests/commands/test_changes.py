@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from overlaptop.commands import changes
 from overlaptop.jobs import change_log
-from overlaptop.jobs.change_log import LoggedChange
+from overlaptop.records import ChangeRecord
 
 from .running import records, run_here
 
-MADE = LoggedChange(
+MADE = ChangeRecord(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="", command="",
 )  # fmt: skip
 REFUSED = replace(
     MADE, job="job-2", old=None, new="7", step=None, outcome="refused",

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.jobs import change_log
-from overlaptop.jobs.change_log import MAX_BYTES, LoggedChange
+from overlaptop.jobs.change_log import MAX_BYTES
+from overlaptop.records import ChangeRecord
 
-CHANGE = LoggedChange(
+CHANGE = ChangeRecord(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="", command="",
 )  # fmt: skip
 RECORD = {
     "at": "2023-11-14T22:13:20.123+00:00", "job": "job-1", "script": "train.py", "host": "gpu-a",
