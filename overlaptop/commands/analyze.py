@@ -21,7 +21,7 @@ from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
     from overlaptop.findings.finding import Finding
-    from overlaptop.fleet.finished_session import FinishedSession
+    from overlaptop.formats.finished_session import FinishedSession
 
 DESCRIPTION = """\
 Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
@@ -49,7 +49,7 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 """
 
 
-_MISSING_CHARS = 40
+_STEPS_CHARS = 40
 _PARTS = ("waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in")
 
 
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     if step is not None and step not in job.step_numbers:
         raise CommandError(f"{path}: there is no step {step}, only {_steps(job) or 'the whole trace'}", 2)
     if job.missing and path.is_dir():
-        print_message(f"{path}: {_missing(job)}")
+        print_message(f"{path}: {job.missing_text}")
     for line in _remarks(job) if not on_screen else ():
         print_message(f"{path}: {line}")
     if options.json:
@@ -133,7 +133,7 @@ def _steps(job: TracedJob) -> str:
     known = job.step_numbers
     if known == [0]:
         return "0, the whole trace if it has no ProfilerStep marks (prof.step())"
-    return text.shortened(text.runs_of(known), _MISSING_CHARS)
+    return text.shortened(text.runs_of(known), _STEPS_CHARS)
 
 
 def _print_records(job: TracedJob, number: int) -> None:
@@ -173,30 +173,10 @@ def _found(job: TracedJob) -> "tuple[Finding, ...]":
 
 def session_of(job: TracedJob) -> "FinishedSession":
     """Return the job as a session for a dashboard or a table."""
-    from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
-    from overlaptop.wire.messages import Notice, Welcome
-    from overlaptop.wire.protocol import PROTOCOL_VERSION
+    from overlaptop.formats.finished_session import FinishedSession
 
-    over_ns = max(whole.start_ns + whole.step_ns for whole in job.whole)
-    ranks = [
-        FinishedRank(summary.info, whole, summary.steps, summary.details)
-        for summary, whole in zip(job.ranks, job.whole, strict=True)
-    ]
-    first = job.ranks[0].info.rank
-    said = [(first, _missing(job))] if job.missing else []
-    said += [(first, remark) for remark in job.remarks]
-    said += [(summary.info.rank, remark) for summary in job.ranks for remark in summary.remarks]
-    notices = [Notice(rank, over_ns, "warning", remark) for rank, remark in said]
-    welcome = Welcome(
-        protocol=PROTOCOL_VERSION,
-        job=job.name,
-        host="",
-        script=str(job.path),
-        world_size=job.world_size,
-        started_ns=min(whole.start_ns for whole in job.whole),
-    )
     try:
-        return FinishedSession(welcome, ranks, job.waits, notices, over_ns)
+        return FinishedSession(job)
     except ValueError as fault:
         raise CommandError(f"{job.path}: {fault}", 2) from fault
 
@@ -265,11 +245,6 @@ def _remarks(job: TracedJob) -> list[str]:
         for remark in summary.remarks:
             ranks.setdefault(remark, []).append(summary.info.rank)
     return [*job.remarks, *(f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items())]
-
-
-def _missing(job: TracedJob) -> str:
-    missing = text.shortened(text.runs_of(job.missing), _MISSING_CHARS)
-    return f"no trace of rank {missing} of {job.world_size}"
 
 
 def _waits_table(job: TracedJob, number: int) -> str:

@@ -26,6 +26,7 @@ _AT_ONCE_BYTES = 2 << 30
 """Text unpacked at the same time, in all processes together."""
 _GZIP_RATIO = 20
 _NAMED_CHARS = 200
+_MISSING_CHARS = 40
 CLOCKS_NS = 1_000_000_000
 """Maximum clock difference between hosts when times separate several traces of each rank."""
 _MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
@@ -59,6 +60,12 @@ class TracedJob:
     def missing(self) -> list[int]:
         seen = {summary.info.rank for summary in self.ranks}
         return [rank for rank in range(self.world_size) if rank not in seen]
+
+    @property
+    def missing_text(self) -> str:
+        """Return which ranks have no trace; empty if each has one."""
+        missing = text.shortened(text.runs_of(self.missing), _MISSING_CHARS)
+        return f"no trace of rank {missing} of {self.world_size}" if missing else ""
 
 
 class _ReadTrace(NamedTuple):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from overlaptop.commands.analyze import session_of
-from overlaptop.fleet.finished_session import FinishedSession
+from overlaptop.formats.finished_session import FinishedSession
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from overlaptop.findings.finding import by_key
 from overlaptop.findings.watch import FindingsTold, FindingsWatch
-from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.totals import step_of
 from overlaptop.fleet.trouble import trouble_of
+from overlaptop.formats.finished_session import FinishedSession
 from overlaptop.launch.request import LaunchPlan
 from overlaptop.tui.draw.themes import Look
 from overlaptop.tui.model.captures import Captures
