@@ -137,9 +137,9 @@ def _is_awaited(evidence: Evidence, rank: int) -> bool:
     """Whether it caused most waiting of the measured steps. Too few steps for a name without a cause are
     enough beside one.
     """
-    lateness = evidence.window.lateness if evidence.window is not None else None
-    late = lateness.of(rank) if lateness is not None else None
-    return late is not None and lateness is not None and late.caused_wait_ns >= MOST * lateness.wait_ns
+    if evidence.window is None or (late := evidence.window.lateness.of(rank)) is None:
+        return False
+    return 0 < MOST * evidence.window.lateness.wait_ns <= late.caused_wait_ns
 
 
 _MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)

@@ -83,8 +83,8 @@ class Evidence:
     @property
     def longer_ns(self) -> float | None:
         """Return how much longer a usual step is since the job changed; None: not known."""
-        before_ns = _usual_ns(self.before)
-        return self.usual_ns - before_ns if before_ns is not None and self.steps else None
+        before_ns, usual_ns = _usual_ns(self.before), _usual_ns(self.counted)
+        return usual_ns - before_ns if before_ns is not None and usual_ns is not None else None
 
     @property
     def exposed_wait_ns(self) -> int:
