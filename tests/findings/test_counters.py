@@ -144,10 +144,14 @@ def test_compute_of_ranks_that_share_a_gpu_counts_where_nobody_waits_in_collecti
         assert found[LATE,].gain_ns == 30 * MS
 
 
+BUSY_CPU, BOUND = [("busy_cpu", (LATE,))], [("communication_bound", ())]
+
+
 @pytest.mark.parametrize(
-    ("late_ms", "others_ms", "named"), [(15, 0, 0), (50, 0, 1), (34, 17, 1), (25, 5, 0)]
+    ("late_ms", "others_ms", "told_of"),
+    [(15, 0, BOUND), (50, 0, BUSY_CPU), (34, 17, BUSY_CPU), (25, 5, [])],
 )
-def test_wait_for_a_cpu_makes_transfers_long_instead_of_ranks_late(late_ms, others_ms, named):
+def test_wait_for_a_cpu_makes_transfers_long_instead_of_ranks_late(late_ms, others_ms, told_of):
     def lay(rank, _):
         return Timeline(100, ((0, 20),), (call("allreduce_", 10, 90),), phases=PHASES)
 
@@ -155,8 +159,8 @@ def test_wait_for_a_cpu_makes_transfers_long_instead_of_ranks_late(late_ms, othe
         return replaced(totals, delayed_ns=(late_ms if totals.rank == LATE else others_ms) * MS), detail
 
     found = find(timelines.job(lay, steps=12, told=told))
-    assert (("busy_cpu", (LATE,)) in [(each.rule, each.ranks) for each in found]) == named
-    if named:
+    assert [(each.rule, each.ranks) for each in found] == told_of
+    if told_of is BUSY_CPU:
         assert (found[0].certainty, found[0].gain_ns) == (Certainty.LIKELY, None)
 
 
