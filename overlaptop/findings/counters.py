@@ -29,11 +29,9 @@ from overlaptop.findings.measures import (
     steady_excess,
 )
 from overlaptop.fleet.wait_breakdown import hides_nothing
-from overlaptop.fleet.waits import MOST
 
-LEAST_STEPS = 8
-LEAST_MEASURED = 4
-"""The same of measured steps: kernels' times vary less than hosts'."""
+LEAST_STEPS, LEAST_MEASURED = 8, 4
+"""Fewest steps, and fewest measured ones: kernels' times vary less than hosts'."""
 ALONE_SHARE = 0.5
 """Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
@@ -133,15 +131,6 @@ def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
     return inf if cause is Cause.COMPUTING else 0.0
 
 
-def _is_awaited(evidence: Evidence, rank: int) -> bool:
-    """Whether it caused most waiting of the measured steps. Too few steps for a name without a cause are
-    enough beside one.
-    """
-    if evidence.window is None or (late := evidence.window.lateness.of(rank)) is None:
-        return False
-    return 0 < MOST * evidence.window.lateness.wait_ns <= late.caused_wait_ns
-
-
 _MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
 
 
@@ -162,13 +151,15 @@ def _loses(
         longer_ns = steady_excess(found, steadily * least) if len(found) >= steps else 0.0
         return longer_ns if longer_ns >= least else 0.0
 
-    is_bare = hides_nothing(evidence.ranks[rank]) or _is_awaited(evidence, rank)
+    is_awaited = evidence.window is not None and evidence.window.late_rank == rank
+    is_bare = is_awaited or hides_nothing(evidence.ranks[rank])
     share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
-    delays_ns = [step[rank].delayed_ns or 0 for step in evidence.counted]
-    if median(delays_ns) >= DELAYED_SHARE * step_ns:
-        yield more(delayed_ns, BARE_SHARE * step_ns, SAMPLED), Cause.DELAYED
+    if waits_ns := more(delayed_ns, BARE_SHARE * step_ns, SAMPLED):
+        own_ns = median(step[rank].delayed_ns or 0 for step in evidence.counted)
+        if own_ns >= DELAYED_SHARE * step_ns:
+            yield waits_ns, Cause.DELAYED
     if shares:
         yield more(computing_ns, COMPUTES_SHARE * step_ns, steps=LEAST_MEASURED), Cause.COMPUTING
     if more(full_collections, HALF_A_COLLECTION):

@@ -64,8 +64,6 @@ class Evidence:
     """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
     first: int = 0
     """The first step since the job last changed."""
-    before: tuple[Mapping[int, StepTotals], ...] = ()
-    """The steps just before that one, as `counted`; not the last, as the job changed then."""
 
     @property
     def step_ns(self) -> float:
@@ -77,14 +75,13 @@ class Evidence:
         """Return the median length of the newest steps that were not measured: measuring may take time, and
         the job may have slowed down since. `step_ns` if too few are known.
         """
-        usual_ns = _usual_ns(self.counted)
-        return self.step_ns if usual_ns is None else usual_ns
+        known_ns = usual_ns(self.counted)
+        return self.step_ns if known_ns is None else known_ns
 
     @property
-    def longer_ns(self) -> float | None:
-        """Return how much longer a usual step is since the job changed; None: not known."""
-        before_ns, usual_ns = _usual_ns(self.before), _usual_ns(self.counted)
-        return usual_ns - before_ns if before_ns is not None and usual_ns is not None else None
+    def before(self) -> tuple[Mapping[int, StepTotals], ...]:
+        """Return the steps before `first`, as `counted`; not the last of them, as the job changed then."""
+        return _counted(self.ranks.values(), 0, self.first - 1)
 
     @property
     def exposed_wait_ns(self) -> int:
@@ -136,7 +133,6 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         transfers=snapshot.transfers,
         counted=() if is_trace else _counted(known.values(), first),
         first=first,
-        before=() if is_trace else _counted(known.values(), 0, first - 1),
     )
 
 
@@ -158,7 +154,7 @@ def _counted(
     return tuple(totals for _, totals in sorted(by_number.items()) if len(totals) == len(views))
 
 
-def _usual_ns(counted: Iterable[Mapping[int, StepTotals]]) -> float | None:
+def usual_ns(counted: Iterable[Mapping[int, StepTotals]]) -> float | None:
     """Return the median length of the newest of these steps that were not measured; None: too few."""
     usual = [totals for totals in counted if not any(step.measured for step in totals.values())]
     if len(usual) < LEAST_USUAL:

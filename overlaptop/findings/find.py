@@ -41,11 +41,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
                 gain_ns = None
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
-    blamed = [each for each in every if each.why_late and each.gain_ns]
-    if len(blamed) == 1 and (longer_ns := by_change_ns(evidence, blamed[0])) is not None:
-        since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
-        shown = replace(blamed[0], measured=f"{blamed[0].measured}; {since}", gain_ns=round(longer_ns))
-        every[every.index(blamed[0])] = shown
+    every = _by_change(evidence, every)
     # Other rules tell the mean of what a rank does there in some steps.
     long = {(each.ranks, each.line) for each in every if each.rule == "long_steps" and each.line}
     every = [each for each in every if each.rule == "long_steps" or (each.ranks, each.line) not in long]
@@ -55,3 +51,14 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         if OPPOSITES.get(each.rule) not in {other.rule for other in found}:
             found.append(each)
     return tuple(found)
+
+
+def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
+    """Let the finding about a late rank, if there is one, gain what the job lost when it changed."""
+    # `long_steps` is about other steps than usual ones.
+    blamed = [each for each in found if each.why_late and each.gain_ns and each.rule != "long_steps"]
+    if len(blamed) != 1 or (longer_ns := by_change_ns(evidence, blamed[0])) is None:
+        return found
+    since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
+    told = replace(blamed[0], measured=f"{blamed[0].measured}; {since}", gain_ns=round(longer_ns))
+    return [told if each is blamed[0] else each for each in found]

@@ -53,10 +53,10 @@ def _of_steps(
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
         cause = why_late([late], said.late_rank)
         said = said._replace(cause=cause, shorter=late.headlines, cause_rule=late.rule)
-    if found or listed:
-        said = said.without_nothing
     if said.kind in NOBODY_LATE and any(each.why_late for each in listed):
         said = overlap_line(snapshot)._replace(kind=said.kind)
+    elif found or listed:
+        said = said.without_nothing
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not totals.step_ns:
         return said

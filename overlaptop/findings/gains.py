@@ -11,17 +11,15 @@ from itertools import pairwise
 from math import inf
 from statistics import fmean, median
 
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.evidence import Evidence, usual_ns
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.launching import is_launch_bound
 from overlaptop.findings.lines import apart
+from overlaptop.findings.measures import STEADY, excess, exposed_ns
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
 """Smallest share of a wait that a cause explains. Some of it hides behind compute, and causes add up."""
-
-STEADY = 0.8
-"""Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
 ABOUT = 2.5
 """A change of the job by up to this factor of a promise shows the cause's true cost."""
 STALLED = 3.0
@@ -76,14 +74,12 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     """Return how much longer steps have become since the job changed, if that shows what the finding about
     a late rank gains: it is about as much, and the others did not wait for the rank before. Else None.
     """
-    longer_ns, promised_ns, waits_ns = evidence.longer_ns, blamed.gain_ns or 0, []
-    for totals in evidence.before:
-        exposed_ns = {each: step.exposed_ns for each, step in totals.items() if step.exposed_ns is not None}
-        if len(exposed_ns) == len(totals) > 1:
-            own_ns = exposed_ns.pop(blamed.ranks[0])
-            waits_ns.append(median(exposed_ns.values()) - own_ns)
-    if longer_ns is None or not waits_ns or median(waits_ns) > EXPLAINS * promised_ns:
+    before, (rank,) = evidence.before, blamed.ranks
+    before_ns, now_ns, promised_ns = usual_ns(before), usual_ns(evidence.counted), blamed.gain_ns or 0
+    hides_ns = excess(evidence, rank, evidence.ranks.keys() - {rank}, exposed_ns, before)
+    if before_ns is None or now_ns is None or not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
         return None
+    longer_ns = now_ns - before_ns
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
 
 

@@ -13,10 +13,11 @@ from statistics import median, quantiles
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS, STEADY, OwnTime, gain_ns, own_times
+from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
 from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.findings.measures import (
+    STEADY,
     Measure,
     busy_ns,
     computing_ns,

@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean, median
 
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.gains import STEADY
 from overlaptop.timeline.averages import median_without
 from overlaptop.wire.messages import RankInfo, StepTotals
 
+STEADY = 0.8
+"""Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
 CPU_SHARE = 0.25
 """From this share of transfer time on, waits for a CPU may be its cause."""
 Measure = Callable[[RankInfo | None, StepTotals], int | None]
@@ -19,7 +20,7 @@ def _counter(name: str) -> Measure:
 
 
 loading_ns, delayed_ns, cpu_ns = map(_counter, ("loading_ns", "delayed_ns", "cpu_ns"))
-full_collections, hidden_ns = map(_counter, ("full_collections", "hidden_ns"))
+full_collections, hidden_ns, exposed_ns = map(_counter, ("full_collections", "hidden_ns", "exposed_ns"))
 copying_ns = _counter("copy_only_ns")
 
 

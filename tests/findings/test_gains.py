@@ -213,9 +213,15 @@ def test_gain_of_a_late_rank_is_what_the_job_lost_when_it_changed(length, was_la
     """By its own times it is half of the step, and that counts if the change does not show this cause."""
     evidence = usual_steps(two(20, host_ns=(8, 40)), 1.0)
     before = two(20) if was_late else two(0)
-    usual_ns = length * evidence.step_ns / before.step_ns
-    changed = replace(evidence, first=946, before=usual_steps(before, usual_ns).counted)
-    found = why_late(changed)
+    earlier = usual_steps(before, length * evidence.step_ns / before.step_ns).counted
+    ranks = {
+        rank: structs.replace(
+            view,
+            history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)],
+        )
+        for rank, view in evidence.ranks.items()
+    }
+    found = why_late(replace(evidence, first=946, ranks=ranks))
     assert found.gain_ns == pytest.approx(won * evidence.step_ns, rel=0.01)
     assert ("longer since step 946" in found.measured) == (won == 0.4)
 

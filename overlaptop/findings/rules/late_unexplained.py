@@ -12,10 +12,10 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS, STEADY
+from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks
 from overlaptop.findings.lines import SlowLine
-from overlaptop.findings.measures import busy_ns, cpus_are_short, idling_ns
+from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, idling_ns
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.findings.settings import obeys_commands
 from overlaptop.fleet.waits import LATE_SHARE, MOST

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS, STEADY
+from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import Cause, late_by, late_ranks
-from overlaptop.findings.measures import computing_ns, cpus_are_short
+from overlaptop.findings.measures import STEADY, computing_ns, cpus_are_short
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import LATE_SHARE
 
