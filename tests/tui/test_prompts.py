@@ -1,5 +1,7 @@
 """Keys in bursts, and the questions that come before the job is changed, over scripted jobs."""
 
+import asyncio
+
 import pytest
 from textual import events
 from textual.keys import _character_to_key
@@ -19,10 +21,14 @@ from .launchers import FakeLauncher, started_here
 NAMED = {"\r": "enter", "\x1b": "escape"}
 
 
+def press(app, character):
+    app.post_message(events.Key(NAMED.get(character) or _character_to_key(character), character))
+
+
 async def burst(app, pilot, text):
     """All these keys wait before the first is looked at, as where a terminal sends them at once."""
     for character in text:
-        app.post_message(events.Key(NAMED.get(character) or _character_to_key(character), character))
+        press(app, character)
     await pilot.pause()
     await app.workers.wait_for_complete()
     await pilot.pause()
@@ -115,6 +121,16 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
         await pilot.press(yes)
         await pilot.pause()
     assert not app.is_running
+
+
+@pytest.mark.parametrize("key", list("wq/bacx"))
+async def test_the_dashboard_can_end_while_a_prompt_opens(key):
+    for turns in range(1, 6):
+        _, app = job_of_ours()
+        async with app.run_test(size=WIDE):
+            press(app, key)
+            for _ in range(turns):  # of the event loop
+                await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("keys", ["[[", "ur"])

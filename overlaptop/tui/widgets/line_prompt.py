@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from overlaptop.text import printable
-from overlaptop.tui.widgets.prompt import Prompt
+from overlaptop.tui.widgets.prompt import Prompt, focus_at_once
 
 
 class LineInput(Input, inherit_bindings=False):
@@ -39,10 +39,6 @@ class LineInput(Input, inherit_bindings=False):
         if key.is_printable:
             await self._on_key(key)
         return key.is_printable
-
-    def take_focus(self) -> None:
-        """Take the focus at once, unlike `focus`."""
-        self.screen.set_focus(self)
 
     def watch_value(self) -> None:
         if self.is_mounted:
@@ -93,7 +89,7 @@ class LinePrompt(Prompt):
         return await self._input.press(key)
 
     def take_focus(self) -> None:
-        self._input.take_focus()
+        focus_at_once(self._input)
 
     async def action_leave(self) -> None:
         if self._typed is not None:

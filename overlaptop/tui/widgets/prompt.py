@@ -27,6 +27,12 @@ class Prompt(Widget, inherit_bindings=False):
         raise NotImplementedError
 
 
+def focus_at_once(widget: Widget) -> None:
+    """Focus a widget without waiting for other messages. One mounted while the app closes has no screen."""
+    if widget.is_attached:
+        widget.screen.set_focus(widget)
+
+
 class Confirm(Prompt, can_focus=True):
     """A confirmation against slips of a key: only y accepts. Other keys than y, n and esc do nothing."""
 
@@ -45,7 +51,7 @@ class Confirm(Prompt, can_focus=True):
         return key.key not in ("y", "Y", "n", "N", "escape")
 
     def take_focus(self) -> None:
-        self.screen.set_focus(self)
+        focus_at_once(self)
 
     async def action_accept(self) -> None:
         await self.remove()

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from overlaptop.tui.widgets.line_prompt import LineInput
-from overlaptop.tui.widgets.prompt import Prompt
+from overlaptop.tui.widgets.prompt import Prompt, focus_at_once
 from overlaptop.tui.workloads.form import FormState
 
 _TWO_FIELDS = 40
@@ -67,7 +67,7 @@ class OptionInput(Prompt):
         return await self._typed_in.press(key)
 
     def take_focus(self) -> None:
-        self._typed_in.take_focus()
+        focus_at_once(self._typed_in)
         for field, label in self._labels.items():
             label.set_class(field is self._typed_in, "-typed")
 
