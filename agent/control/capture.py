@@ -10,7 +10,7 @@ import gzip
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from overlaptop.agent.control.action import CAPTURED, Action, Outcome
 from overlaptop.agent.hooks.profilers import ProfilerWatch
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.jobs.trusted_folders import make, open_private, open_trusted, temporary_folder
+from overlaptop.jobs.private_folders import check_private, temporary_folder
 
 FOLDER = "overlaptop-captures"
 SETTLING_STEPS = 3
@@ -149,8 +149,8 @@ def write_trace(
 ) -> Path:
     """Save a trace and compress it. Only a complete file gets the name ``rank<r>.json.gz``.
 
-    The job's ranks share a private folder, ``key``, below ``cwd``. If it cannot be written, or others could
-    replace its files, it lies below the temporary directory, and ``notice(level, text)`` says so.
+    The job's ranks share a private folder, ``key``, below ``cwd``. If it cannot be made there, it lies
+    below the temporary directory, and ``notice(level, text)`` says so.
 
     ``save(path)`` writes JSON. torch's version holds the GIL (about 130 MB/s) and writes to ``path.tmp``
     first. It reports no failure: then ``path`` does not exist. Raises OSError.
@@ -161,8 +161,8 @@ def write_trace(
     except OSError as fault:
         folder = temporary_folder() / f"{FOLDER}-{os.geteuid()}" / key
         try:
-            _make_private(folder.parent)
-            _make_private(folder)
+            check_private(folder.parent, create=True)
+            check_private(folder, create=True)
         except OSError as second:
             raise OSError(f"{_reason(fault)}; {_reason(second)}") from second
         notice("warning", f"traces are written to {folder.parent}: {_reason(fault)}")
@@ -183,25 +183,10 @@ def write_trace(
 
 
 def _make_below_the_job(folder: Path) -> None:
-    with _closing(open_trusted(folder.parents[1])) as here:
-        make(folder.parent, here)
-    _make_private(folder)
+    folder.parent.mkdir(0o700, exist_ok=True)
+    check_private(folder, create=True)
     with contextlib.suppress(FileExistsError), (folder.parent / ".gitignore").open("xb") as ignore:
         ignore.write(b"*\n")  # keep traces out of commits, as other tools' caches do
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder closed to others, in a folder where nobody else can replace it."""
-    with _closing(open_trusted(folder.parent)) as above, _closing(open_private(folder, above, create=True)):
-        pass
-
-
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _remove(part: Path) -> None:

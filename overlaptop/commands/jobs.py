@@ -85,7 +85,7 @@ def join(
 
 
 def find_jobs() -> Sequence[JobRecord]:
-    """Return the jobs of this machine; CommandError if their folder cannot be trusted or read."""
+    """Return the jobs of this machine; CommandError if their folder is not private or cannot be read."""
     try:
         return list_jobs()
     except JobFolderError as fault:

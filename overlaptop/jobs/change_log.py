@@ -32,7 +32,7 @@ _MAX_LINE_BYTES = 1 << 15
 
 
 def path() -> Path:
-    """Return the path of the log. Raises JobFolderError if the socket directory cannot be trusted."""
+    """Return the path of the log. Raises JobFolderError if the socket directory is not private."""
     return base_dir(create=False) / NAME
 
 
@@ -52,7 +52,7 @@ def append(change: ChangeRecord) -> None:
 def read(job: str | None = None, newest: int = NEWEST) -> list[ChangeRecord]:
     """Return the last changes, oldest first. ``job``: of this one only. Invalid lines are skipped.
 
-    A missing log is empty. Raises JobFolderError if the socket directory cannot be trusted.
+    A missing log is empty. Raises JobFolderError if the socket directory is not private.
     """
     log = path()
     latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))

@@ -16,19 +16,13 @@
 This module is imported in the training process.
 """
 
-import errno
 import fcntl
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.jobs.trusted_folders import (
-    UntrustedFolderError,
-    open_private,
-    open_trusted,
-    temporary_folder,
-)
+from overlaptop.jobs.private_folders import NotPrivateError, check_private, temporary_folder
 from overlaptop.wire.protocol import JOB_KEY
 
 LOCK_NAME = "hub.lock"
@@ -56,12 +50,12 @@ def check_key(key: str) -> str:
 def base_dir(create: bool = True) -> Path:
     """Return the absolute path of the socket directory.
 
-    Raises JobFolderError if it is not a private directory of ours, if others could replace it, or if it
-    cannot be made. With ``create=False``, a missing directory is no error.
+    Raises JobFolderError if it is not a private directory of ours, or cannot be made. With
+    ``create=False``, a missing one is no error.
     """
     named = os.environ.get("OVERLAPTOP_DIR")
     path = Path(named or temporary_folder() / f"overlaptop-{os.geteuid()}").absolute()
-    _check_private(path, create=create)
+    _check(path, create=create)
     return path
 
 
@@ -70,27 +64,17 @@ def job_dir(key: str, create: bool = False) -> Path:
     Raises JobFolderError as :func:`base_dir` does.
     """
     path = base_dir(create) / check_key(key)
-    _check_private(path, create=create)
+    _check(path, create=create)
     return path
 
 
-def _check_private(path: Path, *, create: bool) -> None:
-    """Raise JobFolderError unless a folder is ours, closed to all others, and not replaceable by others.
-
-    ``create`` makes a missing folder; otherwise a missing one is no error. Raises OSError if no descriptor
-    is left for the check.
-    """
+def _check(path: Path, *, create: bool) -> None:
+    """Raise JobFolderError unless a folder is private; unless it is made, a missing one is no error."""
     try:
-        above = open_trusted(path.parent)
-        try:
-            os.close(open_private(path, above, create=create))
-        finally:
-            os.close(above)
-    except UntrustedFolderError as refusal:
+        check_private(path, create=create)
+    except NotPrivateError as refusal:
         raise JobFolderError(f"{refusal}; OVERLAPTOP_DIR can name another folder") from None
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
         if create or not isinstance(error, FileNotFoundError):
             verb = "create" if create else "use"
             raise JobFolderError(f"cannot {verb} {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
@@ -98,7 +82,7 @@ def _check_private(path: Path, *, create: bool) -> None:
 
 def job_keys() -> list[str]:
     """Return the keys of all possible job folders.
-    JobFolderError if the socket directory is not trusted.
+    JobFolderError if the socket directory is not private.
     """
     try:
         return [path.name for path in base_dir(create=False).iterdir() if re.match(JOB_KEY, path.name)]

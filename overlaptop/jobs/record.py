@@ -129,7 +129,7 @@ def read_job(key: str) -> JobRecord | None:
 def list_jobs() -> list[JobRecord]:
     """Return this user's jobs on this machine whose hubs are alive, newest first.
 
-    Other files are skipped. Raises JobFolderError if the socket directory cannot be trusted. A missing
+    Other files are skipped. Raises JobFolderError if the socket directory is not private. A missing
     directory has no jobs.
     """
     records = [record for key in job_keys() if (record := read_job(key)) and record.hub_alive]

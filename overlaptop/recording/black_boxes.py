@@ -37,7 +37,7 @@ def path_of(job: str, started_ns: int, occasion: str) -> Path:
 def found(job: str | None = None) -> list[BlackBox]:
     """Return the black boxes of this job, or all, newest job first: each job's end, troubles, findings.
 
-    Raises JobFolderError if the socket directory cannot be trusted.
+    Raises JobFolderError if the socket directory is not private.
     """
     try:
         names = [(path, _NAME.match(path.name)) for path in (base_dir(create=False) / _FOLDER).iterdir()]

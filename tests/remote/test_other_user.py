@@ -23,8 +23,8 @@ from overlaptop.agent.reporting.sender import Sender
 from overlaptop.jobs.folder import JobFolderError, job_dir
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.private_folders import temporary_folder
 from overlaptop.jobs.record import list_jobs
-from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
