@@ -61,7 +61,7 @@ class WaitHooks:
                 return call(work, *args, **kwargs)
             finally:
                 if token is not None:
-                    end(token, Wait.PURE)
+                    end(token, Wait.PURE, work)
 
         vars(wait)["_torchdynamo_disable"] = True  # a wait ends a compiled graph anyway
         return wait
@@ -84,9 +84,9 @@ class WaitHooks:
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
-    def _after(self, token: tuple[HookedSource[Any], Any], wait: Wait) -> None:
+    def _after(self, token: tuple[HookedSource[Any], Any], wait: Wait, work: Any = None) -> None:
         source, began = token
-        source.wait_end(began, wait)
+        source.wait_end(began, wait, work)
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

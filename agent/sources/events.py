@@ -187,7 +187,7 @@ class EventsSource(HookedSource[Event]):
             return None
         return self._record(self._compute)
 
-    def wait_end(self, token: Event, wait: Wait) -> None:
+    def wait_end(self, token: Event, wait: Wait, work: Any = None) -> None:  # noqa: ARG002
         recording = self._recording
         if recording is None:
             return

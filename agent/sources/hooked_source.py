@@ -109,8 +109,8 @@ class HookedSource(ABC, Generic[Timestamp]):
         """
 
     @abstractmethod
-    def wait_end(self, token: Any, wait: Wait) -> None:
-        """The wait ends now."""
+    def wait_end(self, token: Any, wait: Wait, work: Any = None) -> None:
+        """The wait ends now. ``work``: what Python code waited for, a Work or a future."""
 
     def take(self) -> list[StepSpans]:
         self._note_steps()

@@ -1,11 +1,12 @@
 """The host source: the training thread and the collectives by the host's clock (gloo on a CPU).
 
 A collective lasts from its issue until its future completes. The end is seen in the future's callback,
-which needs the GIL, or earlier by the training thread, at a boundary, an edge or the end of a wait. Compute
-is the step minus the time the training thread was blocked waiting for communication.
+which needs the GIL, or earlier by the training thread, at a boundary, an edge or the end of a wait. A send
+or receive of gloo has no future; it lasts until the job has waited for it. Compute is the step minus the
+time the training thread was blocked waiting for communication.
 """
 
-import threading
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -27,8 +28,10 @@ class HostSource(HookedSource[int]):
         self, phases_only: bool, every: int | None, reason: str, budget: float | None = None
     ) -> None:
         super().__init__(phases_only, every, reason, budget)
-        self._blocking: dict[int, RecordedCollective[int]] = {}
-        """By thread: a call without a future that the thread is about to wait for."""
+        self._unended: dict[int, tuple[RecordedCollective[int], weakref.ref[Any]]] = {}
+        """By the Work's id: calls without a future that the job has not waited for, with the Work."""
+        self._newest: Any = None
+        """The newest such Work, until the job holds it: it gets this object, as long as it lives."""
         self._outstanding: dict[int, tuple[RecordedCollective[int], Any]] = {}
         """By id: collectives whose future has not called back, with the future."""
 
@@ -44,6 +47,8 @@ class HostSource(HookedSource[int]):
         return len(self._outstanding)
 
     def boundary(self, step: int) -> None:
+        self._newest = None
+        self._leave_out_dropped()
         at_ns = self._now_ns()
         ended = self._begin_step(step, at_ns, at_ns)
         if ended is not None:
@@ -59,9 +64,7 @@ class HostSource(HookedSource[int]):
             self.reason = f"steps with {call.op} on {call.device_type} {LEFT_OUT}: no host clock sees it"
             recording.invalid = True
             return None
-        unended = self._blocking.pop(threading.get_ident(), None)
-        if unended is not None:
-            self.failed(unended)
+        self._newest = None
         return RecordedCollective(call, now_ns())
 
     def issued(self, token: RecordedCollective[int], work: Any) -> None:
@@ -75,11 +78,10 @@ class HostSource(HookedSource[int]):
         except (RuntimeError, NotImplementedError) as fault:  # some gloo operations have no future
             if raised_by_job(fault):
                 raise
-            call = token.call
-            if not call.is_async:
-                self._blocking[threading.get_ident()] = token  # the caller is about to wait for it
-                return
-            self._leave_out(token, f"{call.op} on {call.backend}")
+            if id(work) in self._unended:
+                self._leave_out_dropped()  # the address of an earlier one
+            self._unended[id(work)] = token, weakref.ref(work)
+            self._newest = work
             return
         ending = self._ending(token)
         next(ending)
@@ -89,6 +91,13 @@ class HostSource(HookedSource[int]):
         except BaseException:
             self._outstanding.pop(id(token), None)  # otherwise the job's end would wait for it
             raise
+
+    def _leave_out_dropped(self) -> None:
+        """Leave out calls whose Work the job has dropped without waiting for it in Python."""
+        for key, (token, work) in tuple(self._unended.items()):
+            if work() is None:
+                self._unended.pop(key, None)
+                self._leave_out(token, f"{token.call.op} on {token.call.backend}")
 
     def _ending(self, token: RecordedCollective[int]) -> Generator[None, object, None]:
         """Note the end when the future is sent in.
@@ -122,15 +131,18 @@ class HostSource(HookedSource[int]):
 
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
         recording = self._recording
-        return now_ns() if recording is not None and recording.detailed else None
+        measured = recording is not None and recording.detailed
+        return now_ns() if measured or self._unended else None
 
-    def wait_end(self, token: int, wait: Wait) -> None:
+    def wait_end(self, token: int, wait: Wait, work: Any = None) -> None:
+        self._newest = None
         at_ns = self._now_ns()
-        awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
-        if awaited is not None:
-            awaited.end = at_ns
+        unended, known = self._unended.get(id(work), (None, None))
+        if unended is not None and known is not None and known() is work:
+            unended.end = at_ns
+            del self._unended[id(work)]
         recording = self._recording
-        if recording is None:
+        if recording is None or not recording.detailed:
             return
         if len(recording.waits) < MAX_MARKS:
             recording.waits.append((token, at_ns, wait))

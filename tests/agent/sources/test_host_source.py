@@ -46,8 +46,8 @@ def issue(source, call=CALL):
         source.issued(token, Done())
 
 
-def wait(source):
-    source.wait_end(source.wait_begin(), Wait.PURE)
+def wait(source, work=None):
+    source.wait_end(source.wait_begin(), Wait.PURE, work)
 
 
 def totals(source):
@@ -82,7 +82,29 @@ def test_collective_ends_when_the_job_could_see_its_end(source):
     assert second.comm_ns == 0
 
 
+class WithoutFuture:
+    def get_future(self):
+        raise RuntimeError("Work::getFuture not implemented.")
+
+
+def test_call_without_a_future_lasts_until_it_is_waited_for():
+    source = HostSource(phases_only=False, every=2, reason="")
+    source.boundary(0)
+    first, second = WithoutFuture(), WithoutFuture()
+    for work in (first, second):
+        source.issued(source.issue(lambda: CALL), work)
+    wait(source, second)
+    source.boundary(1)  # not measured
+    assert source.take() == []
+    wait(source, first)
+    source.boundary(2)
+    measured, unmeasured = (reporter.totals(each, 0, source.lost) for each in source.take())
+    assert 0 < measured.exposed_ns < measured.comm_ns < measured.step_ns
+    assert (unmeasured.comm_ns, source.reason) == (None, "")
+
+
 UNKNOWN = {
+    "its end is hidden": lambda source: source.issued(source.issue(lambda: CALL), WithoutFuture()),
     "more than 4,096 waits": lambda source: [wait(source) for _ in range(MAX_MARKS + 1)],
     "more than 4,096 collectives": lambda source: [
         (issue(source), wait(source)) for _ in range(MAX_MARKS + 9)
