@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.timeline.collectives import is_point_to_point
 from overlaptop.wire.messages import StepDetail
 
@@ -31,17 +32,20 @@ class Pipeline:
 
 
 def pipelines_of(evidence: Evidence) -> list[Pipeline]:
-    """Return a pipeline per group; none unless the timelines of all ranks are here."""
+    """Return a pipeline per group; none unless the timelines of all ranks are here. Where ranks send so
+    often that a pipeline would have next to no bubble, they exchange something else, as ring attention.
+    """
     step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
     sends: dict[str, dict[int, int]] = {}
     for rank, detail in step.details.items() if step is not None else ():
         for group, count in _sends(detail).items():
             sends.setdefault(group, {})[rank] = count
-    return [
+    found = [
         _pipeline(evidence, by_rank)
         for by_rank in sends.values()
         if len(by_rank) > 1 and min(by_rank.values())
     ]
+    return [each for each in found if each.bubble >= EXPOSED_SHARE]
 
 
 def _sends(detail: StepDetail) -> dict[str, int]:

@@ -252,29 +252,24 @@ def waiting(
     """Break down a rank's communication M in the step ``[start_ns, end_ns)``.
 
     X is the union of the transfer parts, even with a wait beside them. W is the rank's waiting in the rest
-    of M, without the time of collectives that are not attributed. The remainder is not attributed. `comm`
-    is canonical and may reach beyond the step, as collectives may: each step has its part of them.
+    of M, without the time of collectives that are not attributed. The remainder is not attributed, such as
+    a send with no receive beside it. `comm` is canonical and may reach beyond the step, as collectives may:
+    each step has its part of them.
     """
     starts, moved, ends = [], [], []  # three lists: faster to make arrays from
-    not_attributed, sends = [], []
+    not_attributed = []
     for each in collectives:
         share = each._shares.get(rank)  # noqa: SLF001 - same module, and called very often
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
             continue
         if each.not_attributed:
             not_attributed.append((share[0], share[2]))
-        elif rank == each.sender:
-            sends.append((share[0], share[2]))
-        else:
+        elif rank != each.sender:
             starts.append(share[0])
             moved.append(share[1])
             ends.append(share[2])
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_bounds(moved, ends))
-    # One launch that sends and receives is in two collectives. It is attributed as the receive.
-    if sends:
-        received = set(zip(starts, ends, strict=True))
-        not_attributed += (span for span in sends if span not in received)
     elsewhere = union(transfer, from_pairs(not_attributed))
     return Waiting(
         in_step, difference(intersection(in_step, from_bounds(starts, moved)), elsewhere), transfer

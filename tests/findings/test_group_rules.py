@@ -1,5 +1,7 @@
 """What ranks do together: stages of a pipeline, and groups whose ranks do not do the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.findings.evidence import evidence_of
@@ -67,10 +69,24 @@ def test_late_stages_that_change_are_no_jitter(together):
     assert {rule for rule, _ in rules(evidence)} == {"pipeline_bubble"}
 
 
-def test_a_slow_stage_is_named_with_what_it_computes_longer():
-    evidence = evidence_of(seen(gpipe, 4, 4, takes=lambda stage: 1 + 2 * (stage == 3), steps=20))
+def slow_stage(**changes):
+    return evidence_of(seen(gpipe, 4, 4, takes=lambda stage: 1 + 2 * (stage == 3), steps=20, **changes))
+
+
+def test_stage_that_is_slow_from_the_start_has_more_layers():
+    assert {rule for rule, _ in rules(slow_stage())} == {"pipeline_bubble", "uneven_stages"}
+
+
+def test_stage_that_became_slow_is_named_with_what_it_computes_longer():
+    evidence = replace(slow_stage(), first=10)
     assert "; ranks 1-2 pass that on, and rank 0 waits" in the(evidence, "slow_compute").measured
-    assert the(evidence, "uneven_stages").ranks == (3,)
+
+
+def test_stage_that_loads_longer_has_no_more_layers():
+    loads = evidence_of(
+        seen(gpipe, 4, 4, takes=lambda stage: 1 + 2 * (stage == 3), steps=20, loading_ns=(0, 0, 0, 90 * MS))
+    )
+    assert {rule for rule, _ in rules(loads)} == {"data_loading", "pipeline_bubble"}
 
 
 def reducing(sizes_of):

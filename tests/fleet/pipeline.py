@@ -1,7 +1,9 @@
 """A pipeline's stages, one a rank: what each computes, sends and receives, by its schedule."""
 
+from msgspec.structs import replace
+
 from overlaptop.fleet.job_state import JobState
-from overlaptop.wire.messages import CollectiveSpan
+from overlaptop.wire.messages import CollectiveSpan, StepTotals
 
 from .builders import MS, T0, Clock, feed, info, laid_out, status, welcome
 
@@ -22,12 +24,23 @@ def one_forward_one_backward(stage, stages, number):
     return turns + [("backward", nth) for nth in range(number - ahead, number)]
 
 
-def seen(schedule, stages, micro_batches, **changes):
-    """The Snapshot after the last step; ``changes`` as `steps_of` takes them."""
-    fleet = JobState(Clock())
-    snapshot = feed(fleet, welcome(world_size=stages), status(), *map(info, range(stages)))
+def seen(schedule, stages, micro_batches, *, loading_ns=None, **changes):
+    """The Snapshot after the last step; ``loading_ns``: of each stage, by a source that takes loading for
+    compute; ``changes`` as `steps_of` takes them.
+    """
+    fleet, exact = JobState(Clock()), loading_ns is None
+    infos = (info(stage, exact=exact) for stage in range(stages))
+    snapshot = feed(fleet, welcome(world_size=stages), status(), *infos)
     for messages in steps_of(schedule, stages, micro_batches, **changes):
-        snapshot = feed(fleet, *messages)
+        snapshot = feed(
+            fleet,
+            *(
+                replace(each, loading_ns=loading_ns[each.rank])
+                if loading_ns and isinstance(each, StepTotals)
+                else each
+                for each in messages
+            ),
+        )
     return snapshot
 
 

@@ -260,6 +260,14 @@ def test_launch_that_exchanges_waits_for_whom_it_receives_from():
     assert waits == {0: 10, 1: 0, 2: 30}
 
 
+def test_rank_that_sends_while_it_receives_waits_for_its_sender():
+    own = [*calls((0, 58), op="send", sends_to=1), *calls((1, 60), op="recv", receives_from=1)]
+    other = [*calls((50, 60), op="send", sends_to=0), *calls((52, 58), op="recv", receives_from=0)]
+    found = match({0: own, 1: other})
+    split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
+    assert (split.wait_ns, split.transfer_ns, split.not_attributed_ns) == (49, 10, 1)
+
+
 def test_launch_that_receives_from_several_ranks_is_not_split():
     several = calls((0, 60), op="coalesced recv_+send", sends_to=2)
     found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})

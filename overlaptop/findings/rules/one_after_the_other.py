@@ -12,6 +12,7 @@ from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, expos
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.settings import can_set, gradients_of, is_on, ranks_with, uses_fsdp2
+from overlaptop.findings.stages import pipelines_of
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH
 
@@ -55,6 +56,8 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty] | None:
         )
     if gradients_of(evidence) is not None:
         return None  # DistributedDataParallel issues them beside backward: see the rules about buckets
+    if pipelines_of(evidence):
+        return None  # the schedule says when: see the rules about stages
     found = step_calls(evidence)
     if found is None or not found.issued:
         return (

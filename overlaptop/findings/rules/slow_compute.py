@@ -9,6 +9,8 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, LateRank, late_by
 from overlaptop.findings.measures import computing_ns, on_host
+from overlaptop.findings.rules import uneven_stages
+from overlaptop.fleet.window import FIRST_STEPS
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "
@@ -18,7 +20,11 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
+    # A stage's layers do not change.
+    uneven = [each.ranks for each in uneven_stages.look(evidence)] if evidence.first <= FIRST_STEPS else []
     for late in late_by(evidence, Cause.COMPUTING):
+        if (late.rank,) in uneven:
+            continue
         is_on_host = on_host(evidence.ranks[late.rank].info)
         threads = _threads(evidence, late) if is_on_host else ""
         if threads:

@@ -7,6 +7,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import Cause, late_ranks
 from overlaptop.findings.stages import pipelines_of
 
 LONGER = 1.15
@@ -14,15 +15,16 @@ LONGER = 1.15
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
+    busy_otherwise = [late.rank for late in late_ranks(evidence) if late.cause is not Cause.COMPUTING]
     for found in pipelines_of(evidence):
-        if found.bubble < EXPOSED_SHARE:
-            continue  # too many sends: ring attention, or another exchange between neighbours
         by_rank = found.compute_ns
         slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
         mean_ns = fmean(by_rank.values())
         gain_ns = round(min(by_rank[slowest] - mean_ns, found.idle_ns))
         if by_rank[slowest] < LONGER * mean_ns or gain_ns < EXPOSED_SHARE * found.step_ns:
             continue
+        if slowest in busy_otherwise:
+            continue  # a host's compute is the step without its waits for others
         longer, less = by_rank[slowest] / mean_ns - 1, 1 - mean_ns / by_rank[slowest]
         yield Finding(
             title=f"the stage on rank {slowest} computes {text.percent(longer)} longer than the mean stage",
