@@ -63,6 +63,21 @@ def test_counter_that_grows_in_long_steps_is_the_cause_before_any_is_measured(fa
     assert the(evidence, "long_steps").title == f"rank 1 {does} 300 ms longer in every 10th step"
 
 
+@pytest.mark.parametrize("moved", [-1, 0, 1])
+def test_ranks_that_meet_in_every_tenth_step_have_no_long_steps(moved):
+    sleeps = [stacks(LATE, second, 10, asleep=8, load=8, train=2) for second in range(5)]
+
+    def found(own_ms, waits_ms):
+        def step_ns(rank, number):
+            long = tenth(number + moved * rank)
+            return MS * (own_ms[rank] + waits_ms[rank] * long)
+
+        return {rule for rule, _ in rules(stalls(tenth, *sleeps, watched=False, step_ns=step_ns))}
+
+    assert "long_steps" not in found((10, 42), (320, 0))
+    assert "long_steps" in found((10, 10), (320, 320))
+
+
 def test_line_at_which_one_rank_sleeps_is_the_cause_before_any_is_measured():
     facts = [
         *(stacks(LATE, second, 10, asleep=5, save=5, step=5) for second in range(5)),

@@ -79,7 +79,12 @@ class LongSteps:
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     long = long_steps(evidence)
-    if long is None or named_late(evidence) or _collect(evidence, long):
+    if (
+        long is None
+        or named_late(evidence)
+        or _collect(evidence, long)
+        or not _all_take_longer(evidence, long)
+    ):
         return
     for each, longer_ns in _causes(evidence, long):
         gain_ns = long.lost_ns * min(1.0, longer_ns / long.longer_ns)
@@ -165,6 +170,19 @@ def _regular(more_ns: Mapping[int, float], last: int) -> tuple[int | None, Mappi
     is_most = sum(regular.values()) >= REGULAR * sum(since.values())
     lasts = len(regular) >= max(FEWEST[True], (last - first) // every)
     return (every, regular) if every > 1 and is_most and lasts else (None, more_ns)
+
+
+def _all_take_longer(evidence: Evidence, long: LongSteps) -> bool:
+    """Return whether each rank has such long steps, perhaps one earlier or later. Where ranks meet only in
+    every n-th step, those who are ahead wait there for what another one does in all steps.
+    """
+    near = [
+        _more_ns(
+            evidence, lambda _, step: step.step_ns, replace(long, numbers=[at + by for at in long.numbers])
+        )
+        for by in (0, 1, -1)
+    ]
+    return all(any(median(more_ns[rank]) >= long.enough_ns for more_ns in near) for rank in evidence.ranks)
 
 
 def _collect(evidence: Evidence, long: LongSteps) -> bool:
