@@ -140,7 +140,7 @@ class HostSource(HookedSource[int]):
         unended, known = self._unended.get(id(work), (None, None))
         if unended is not None and known is not None and known() is work:
             unended.end = at_ns
-            del self._unended[id(work)]
+            self._unended.pop(id(work), None)
         recording = self._recording
         if recording is None or not recording.detailed:
             return
