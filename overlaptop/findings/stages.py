@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 
 from overlaptop.findings.evidence import Evidence
@@ -21,6 +22,8 @@ class Pipeline:
     """Mean time without compute over its ranks."""
     micro_batches: int
     """Fewest sends of a rank in a step: each stage but the ends sends a micro-batch on and back."""
+    ahead: Mapping[int, int]
+    """By rank: micro-batches that it sends on before the first one comes back; 1 for the last stage."""
 
     @property
     def bubble(self) -> float:
@@ -30,19 +33,34 @@ class Pipeline:
         stages = len(self.compute_ns)
         return (stages - 1) / (self.micro_batches + stages - 1)
 
+    def gain_ns(self, slowest: int) -> float:
+        """Return how much shorter the step is if all stages compute as long as the mean one.
+
+        With t a micro-batch's time on the slowest stage, a step takes the sum of all stages' t and m - 1
+        times the slowest one's. With 1F1B it takes less by the forwards that this stage begins while the
+        first micro-batch is on its way; a forward takes half as long as a backward.
+        """
+        own_ns = self.compute_ns[slowest] / self.micro_batches
+        longer_ns = own_ns - fmean(self.compute_ns.values()) / self.micro_batches
+        gain_ns = (self.micro_batches - 1) * longer_ns
+        is_gpipe = sorted(self.ahead.values())[1] >= self.micro_batches  # on all but the last stage
+        return gain_ns if is_gpipe else gain_ns - (self.ahead[slowest] - 1) * own_ns / 3
+
 
 def pipelines_of(evidence: Evidence) -> list[Pipeline]:
     """Return a pipeline per group; none unless the timelines of all ranks are here. Where ranks send so
     often that a pipeline would have next to no bubble, they exchange something else, as ring attention.
     """
     step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
+    if step is None:
+        return []
     sends: dict[str, dict[int, int]] = {}
-    for rank, detail in step.details.items() if step is not None else ():
+    for rank, detail in step.details.items():
         for group, count in _sends(detail).items():
             sends.setdefault(group, {})[rank] = count
     found = [
-        _pipeline(evidence, by_rank)
-        for by_rank in sends.values()
+        _pipeline(evidence, by_rank, {rank: _ahead(step.details[rank], group) for rank in by_rank})
+        for group, by_rank in sends.items()
         if len(by_rank) > 1 and min(by_rank.values())
     ]
     return [each for each in found if each.bubble >= EXPOSED_SHARE]
@@ -57,11 +75,22 @@ def _sends(detail: StepDetail) -> dict[str, int]:
     return found
 
 
-def _pipeline(evidence: Evidence, sends: Mapping[int, int]) -> Pipeline:
+def _ahead(detail: StepDetail, group: str) -> int:
+    calls = [call for call in detail.collectives if call.group == group and is_point_to_point(call.op)]
+    calls.sort(key=attrgetter("start_ns"))
+    before, sent = calls[0].receives_from, 0
+    for call in calls:
+        sent += call.sends_to not in (None, before)
+        if call.receives_from not in (None, before):
+            return max(1, sent)
+    return 1
+
+
+def _pipeline(evidence: Evidence, sends: Mapping[int, int], ahead: Mapping[int, int]) -> Pipeline:
     of_rank = {rank: [step.totals[rank] for step in evidence.steps] for rank in sends}
     step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
     compute_ns = {
         rank: fmean((totals.compute_ns or 0) + (totals.fused_ns or 0) for totals in of_all)
         for rank, of_all in of_rank.items()
     }
-    return Pipeline(step_ns, compute_ns, step_ns - fmean(compute_ns.values()), min(sends.values()))
+    return Pipeline(step_ns, compute_ns, step_ns - fmean(compute_ns.values()), min(sends.values()), ahead)

@@ -7,7 +7,7 @@ import pytest
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.findings.rules.jitter import JITTER_SHARE
-from tests.fleet.pipeline import gpipe, seen
+from tests.fleet.pipeline import gpipe, one_forward_one_backward, seen
 
 from .jobs import rules, the
 from .timelines import MS, Timeline, call, job
@@ -51,7 +51,7 @@ def test_stages_that_stand_far_longer_or_hardly_are_no_bubble():
 
 def test_longest_stage_is_named_with_the_one_that_has_room():
     found = the(stage([50, 50, 80, 40], ranks=4), "uneven_stages")
-    assert (found.ranks, found.gain_ns) == ((2,), 25 * MS)
+    assert (found.ranks, found.gain_ns) == ((2,), 25 * MS * 3 / 4)
     assert found.advice.startswith(
         "move layers worth 31.2 % of its compute away from rank 2, towards rank 3"
     )
@@ -67,6 +67,18 @@ def test_late_stages_that_change_are_no_jitter(together):
     evidence = evidence_of(seen(gpipe, 4, 4, together=together, steps=20))
     assert evidence.window.share > JITTER_SHARE
     assert {rule for rule, _ in rules(evidence)} == {"pipeline_bubble"}
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
+@pytest.mark.parametrize("micro_batches", [4, 8, 16])
+@pytest.mark.parametrize("slow", [0, 1, 3])
+def test_equal_stages_win_what_the_finding_says(schedule, micro_batches, slow):
+    def lasts(takes):
+        return evidence_of(seen(schedule, 4, micro_batches, takes=takes, steps=20))
+
+    uneven, even = lasts(lambda stage: 2 if stage == slow else 1), lasts(lambda stage: 5 / 4)
+    found = [each.gain_ns for each in find(uneven) if each.rule == "uneven_stages"]
+    assert sum(found) == pytest.approx(uneven.step_ns - even.step_ns, rel=0.04, abs=3 * MS)
 
 
 def slow_stage(**changes):

@@ -20,7 +20,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         by_rank = found.compute_ns
         slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
         mean_ns = fmean(by_rank.values())
-        gain_ns = round(min(by_rank[slowest] - mean_ns, found.idle_ns))
+        gain_ns = round(min(found.gain_ns(slowest), found.idle_ns))
         if by_rank[slowest] < LONGER * mean_ns or gain_ns < EXPOSED_SHARE * found.step_ns:
             continue
         if slowest in busy_otherwise:
