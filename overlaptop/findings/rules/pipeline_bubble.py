@@ -21,7 +21,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         least, most = AS_PREDICTED
         if share < LARGE or not least * share <= found.bubble <= most * share:
             continue
-        more = MORE * stages
+        more, left = MORE * stages, 0.0
         advice = (
             "an interleaved schedule (ScheduleInterleaved1F1B) with several stages a rank, or zero-bubble"
         )
@@ -36,6 +36,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             f"with {found.micro_batches} micro-batches the formula says {text.percent(found.bubble)}",
             advice=advice,
             certainty=Certainty.LIKELY,
-            gain_ns=round(min(found.idle_ns, found.bubble * found.step_ns)),
+            # The time that ranks compute stays as it is.
+            gain_ns=round(min(found.idle_ns, (found.bubble - left) / (1 - left) * found.step_ns)),
             ranks=tuple(sorted(found.compute_ns)),
         )
