@@ -76,6 +76,7 @@ def _sends(detail: StepDetail) -> dict[str, int]:
 
 
 def _ahead(detail: StepDetail, group: str) -> int:
+    """See `Pipeline.ahead`. All stages but the first begin with a receive from the one before."""
     calls = [call for call in detail.collectives if call.group == group and is_point_to_point(call.op)]
     calls.sort(key=attrgetter("start_ns"))
     before, sent = calls[0].receives_from, 0

@@ -20,11 +20,9 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    # A stage's layers do not change.
-    uneven = [each.ranks for each in uneven_stages.look(evidence)] if evidence.first <= FIRST_STEPS else []
     for late in late_by(evidence, Cause.COMPUTING):
-        if (late.rank,) in uneven:
-            continue
+        if evidence.first <= FIRST_STEPS and _has_more_layers(evidence, late.rank):
+            continue  # another finding says so
         is_on_host = on_host(evidence.ranks[late.rank].info)
         threads = _threads(evidence, late) if is_on_host else ""
         if threads:
@@ -43,6 +41,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if (slow := slow_by(evidence, Cause.COMPUTING)) is not None:
         longer = text.duration(slow.longer_ns)
         yield slow.finding(f" computes {longer} a step longer than {slow.versus}", ON_GPU)
+
+
+def _has_more_layers(evidence: Evidence, rank: int) -> bool:
+    return any(each.ranks == (rank,) for each in uneven_stages.look(evidence))
 
 
 def _threads(evidence: Evidence, late: LateRank) -> str:
