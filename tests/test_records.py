@@ -2,6 +2,7 @@
 
 import json
 import os
+from inspect import cleandoc
 from pathlib import Path
 
 from overlaptop.records import schema
@@ -42,7 +43,7 @@ def reference():
             "",
             f"### {title}",
             "",
-            each["description"],
+            cleandoc(each["description"]),  # msgspec does so from 0.23 on
             "",
             "| field | type | meaning |",
             "| --- | --- | --- |",
