@@ -1,5 +1,7 @@
 """Evidence of a job that is made of a few words: what each rank does in each step before its all-reduce."""
 
+from dataclasses import replace as with_fields
+
 from msgspec.structs import replace
 
 from overlaptop.findings.find import find
@@ -70,3 +72,12 @@ def the(evidence, rule):
 def healthy(rank, number):
     """All ranks alike, but for a little."""
     return [("idle", 1), ("compute", 60 + 0.1 * ((rank + number) % RANKS))]
+
+
+def after(earlier, evidence):
+    """This evidence, of a job whose first steps were those of ``earlier`` until it changed."""
+    first = len(earlier.ranks[0].history)
+    return with_fields(evidence, first=first, ranks={
+        rank: replace(view, history=(*earlier.ranks[rank].history, *view.history[first:]))
+        for rank, view in evidence.ranks.items()
+    })  # fmt: skip

@@ -18,7 +18,7 @@ from tests.fleet.builders import MS, stacks
 from tests.fleet.pipeline import gpipe, seen
 
 from . import timelines
-from .jobs import OPTIMIZER_MS, TRANSFER_MS, healthy, job, the
+from .jobs import OPTIMIZER_MS, TRANSFER_MS, after, healthy, job, the
 from .test_late_ranks import host
 from .timelines import Timeline, call
 
@@ -240,8 +240,8 @@ def test_without_a_gpu_what_ranks_wait_is_lost():
 
 
 def test_slow_stage_costs_what_ranks_wait_up_to_its_cause():
-    seen_now = seen(gpipe, 4, 8, takes=lambda stage: 1 + 2 * (stage == 1), steps=20)
-    evidence = replace(evidence_of(seen_now), first=10)  # it became slow
+    slow = evidence_of(seen(gpipe, 4, 8, takes=lambda stage: 1 + 2 * (stage == 1), steps=20))
+    evidence = after(evidence_of(seen(gpipe, 4, 8, steps=9)), slow)
     [found] = [each for each in find(evidence) if each.why_late]
     [late] = late_ranks(evidence)
     assert (found.rule, found.ranks) == ("slow_compute", (1,))

@@ -10,7 +10,6 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, LateRank, late_by
 from overlaptop.findings.measures import computing_ns, on_host
 from overlaptop.findings.rules import uneven_stages
-from overlaptop.fleet.window import FIRST_STEPS
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "
@@ -21,8 +20,8 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     for late in late_by(evidence, Cause.COMPUTING):
-        if evidence.first <= FIRST_STEPS and _has_more_layers(evidence, late.rank):
-            continue  # another finding says so
+        if any(each.ranks == (late.rank,) for each in uneven_stages.look(evidence)):
+            continue
         is_on_host = on_host(evidence.ranks[late.rank].info)
         threads = _threads(evidence, late) if is_on_host else ""
         if threads:
@@ -41,10 +40,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if (slow := slow_by(evidence, Cause.COMPUTING)) is not None:
         longer = text.duration(slow.longer_ns)
         yield slow.finding(f" computes {longer} a step longer than {slow.versus}", ON_GPU)
-
-
-def _has_more_layers(evidence: Evidence, rank: int) -> bool:
-    return any(each.ranks == (rank,) for each in uneven_stages.look(evidence))
 
 
 def _threads(evidence: Evidence, late: LateRank) -> str:
