@@ -137,9 +137,9 @@ class HostSource(HookedSource[int]):
     def wait_end(self, token: int, wait: Wait, work: Any = None) -> None:
         self._newest = None
         at_ns = self._now_ns()
-        unended, known = self._unended.get(id(work), (None, None))
-        if unended is not None and known is not None and known() is work:
-            unended.end = at_ns
+        awaited = self._unended.get(id(work))
+        if awaited is not None and awaited[1]() is work:
+            awaited[0].end = at_ns
             self._unended.pop(id(work), None)
         recording = self._recording
         if recording is None or not recording.detailed:
