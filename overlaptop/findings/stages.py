@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from statistics import fmean
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.timeline.collectives import is_point_to_point
-from overlaptop.wire.messages import StepDetail
+from overlaptop.wire.messages import StepDetail, StepTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +19,24 @@ class Pipeline:
     step_ns: float
     compute_ns: Mapping[int, float]
     """By rank, kernels that also communicate included; an upper bound if the source sees no gaps."""
-    idle_ns: float
-    """Mean time without compute over its ranks."""
     micro_batches: int
     """Fewest sends of a rank in a step: each stage but the ends sends a micro-batch on and back."""
     ahead: Mapping[int, int]
     """By rank: micro-batches that it sends on before the first one comes back; 1 for the last stage."""
 
     @property
+    def mean_ns(self) -> float:
+        """Return the mean compute of its ranks."""
+        return fmean(self.compute_ns.values())
+
+    @property
+    def idle_ns(self) -> float:
+        """Return the mean time without compute of its ranks."""
+        return self.step_ns - self.mean_ns
+
+    @property
     def bubble(self) -> float:
-        """Return the share of a step that GPipe and 1F1B leave idle: ``(p - 1) / (m + p - 1)`` with p
-        stages and m micro-batches (Narayanan et al. 2021, section 2.2).
-        """
-        stages = len(self.compute_ns)
-        return (stages - 1) / (self.micro_batches + stages - 1)
+        return bubble(len(self.compute_ns), self.micro_batches)
 
     def gain_ns(self, slowest: int) -> float:
         """Return how much shorter the step is if all stages compute as long as the mean one.
@@ -41,19 +46,32 @@ class Pipeline:
         first micro-batch is on its way; a forward takes half as long as a backward.
         """
         own_ns = self.compute_ns[slowest] / self.micro_batches
-        longer_ns = own_ns - fmean(self.compute_ns.values()) / self.micro_batches
+        longer_ns = own_ns - self.mean_ns / self.micro_batches
         gain_ns = (self.micro_batches - 1) * longer_ns
         is_gpipe = sorted(self.ahead.values())[1] >= self.micro_batches  # on all but the last stage
         return gain_ns if is_gpipe else gain_ns - (self.ahead[slowest] - 1) * own_ns / 3
 
 
-def pipelines_of(evidence: Evidence) -> list[Pipeline]:
+def bubble(stages: int, micro_batches: int) -> float:
+    """Return the share of a step that GPipe and 1F1B leave idle: ``(p - 1) / (m + p - 1)`` with p stages
+    and m micro-batches (Narayanan et al. 2021, section 2.2).
+    """
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def computed_ns(totals: StepTotals) -> int:
+    """Return the time of compute, kernels that also communicate included; 0 if not measured."""
+    return (totals.compute_ns or 0) + (totals.fused_ns or 0)
+
+
+@lru_cache(maxsize=1)  # many rules ask for the same
+def pipelines_of(evidence: Evidence) -> tuple[Pipeline, ...]:
     """Return a pipeline per group; none unless the timelines of all ranks are here. Where ranks send so
     often that a pipeline would have next to no bubble, they exchange something else, as ring attention.
     """
     step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
     if step is None:
-        return []
+        return ()
     sends: dict[str, dict[int, int]] = {}
     for rank, detail in step.details.items():
         for group, count in _sends(detail).items():
@@ -63,7 +81,7 @@ def pipelines_of(evidence: Evidence) -> list[Pipeline]:
         for group, by_rank in sends.items()
         if len(by_rank) > 1 and min(by_rank.values())
     ]
-    return [each for each in found if each.bubble >= EXPOSED_SHARE]
+    return tuple(each for each in found if each.bubble >= EXPOSED_SHARE)
 
 
 def _sends(detail: StepDetail) -> dict[str, int]:
@@ -90,8 +108,5 @@ def _ahead(detail: StepDetail, group: str) -> int:
 def _pipeline(evidence: Evidence, sends: Mapping[int, int], ahead: Mapping[int, int]) -> Pipeline:
     of_rank = {rank: [step.totals[rank] for step in evidence.steps] for rank in sends}
     step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
-    compute_ns = {
-        rank: fmean((totals.compute_ns or 0) + (totals.fused_ns or 0) for totals in of_all)
-        for rank, of_all in of_rank.items()
-    }
-    return Pipeline(step_ns, compute_ns, step_ns - fmean(compute_ns.values()), min(sends.values()), ahead)
+    compute_ns = {rank: fmean(map(computed_ns, of_all)) for rank, of_all in of_rank.items()}
+    return Pipeline(step_ns, compute_ns, min(sends.values()), ahead)

@@ -28,19 +28,16 @@ def seen(schedule, stages, micro_batches, *, loading_ns=None, **changes):
     """The Snapshot after the last step; ``loading_ns``: of each stage, by a source that takes loading for
     compute; ``changes`` as `steps_of` takes them.
     """
+
+    def loads(message):
+        counts = loading_ns and isinstance(message, StepTotals)
+        return replace(message, loading_ns=loading_ns[message.rank]) if counts else message
+
     fleet, exact = JobState(Clock()), loading_ns is None
     infos = (info(stage, exact=exact) for stage in range(stages))
     snapshot = feed(fleet, welcome(world_size=stages), status(), *infos)
     for messages in steps_of(schedule, stages, micro_batches, **changes):
-        snapshot = feed(
-            fleet,
-            *(
-                replace(each, loading_ns=loading_ns[each.rank])
-                if loading_ns and isinstance(each, StepTotals)
-                else each
-                for each in messages
-            ),
-        )
+        snapshot = feed(fleet, *(loads(each) for each in messages))
     return snapshot
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.stages import pipelines_of
+from overlaptop.findings.stages import bubble, pipelines_of
 
 LARGE = 0.15
 """Smallest idle share of the step."""
@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             "an interleaved schedule (ScheduleInterleaved1F1B) with several stages a rank, or zero-bubble"
         )
         if found.micro_batches < more:
-            left = (stages - 1) / (more + stages - 1)
+            left = bubble(stages, more)
             advice = (
                 f"n_microbatches={more} leaves {text.percent(left)}, if the batch allows it; or {advice}"
             )

@@ -8,7 +8,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_ranks
-from overlaptop.findings.stages import pipelines_of
+from overlaptop.findings.stages import computed_ns, pipelines_of
 from overlaptop.fleet.window import FIRST_STEPS
 
 LONGER = 1.15
@@ -20,7 +20,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     for found in pipelines_of(evidence):
         by_rank = found.compute_ns
         slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
-        mean_ns = fmean(by_rank.values())
+        mean_ns = found.mean_ns
         gain_ns = round(min(found.gain_ns(slowest), found.idle_ns))
         if by_rank[slowest] < LONGER * mean_ns or gain_ns < EXPOSED_SHARE * found.step_ns:
             continue
@@ -46,6 +46,6 @@ def _became_slow(evidence: Evidence, rank: int, stages: Collection[int]) -> bool
     """Return whether it computed as long as the others before the job last changed."""
     if evidence.first <= FIRST_STEPS:
         return False
-    of_stages = ({each: step[each].compute_ns or 0 for each in stages} for step in evidence.before)
+    of_stages = ({each: computed_ns(step[each]) for each in stages} for step in evidence.before)
     shares = [each[rank] / fmean(each.values()) for each in of_stages if min(each.values())]
     return bool(shares) and median(shares) < LONGER
