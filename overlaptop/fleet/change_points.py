@@ -1,4 +1,4 @@
-"""Detects a job's last change from the figures of all its steps, measured or not."""
+"""Detects a job's last change from the figures of all its steps, measured or not, and from waits."""
 
 import math
 from collections import deque
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.totals import step_of, stepping
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.timeline.averages import MAD_TO_SIGMA
 from overlaptop.wire.messages import StepTotals
 
@@ -22,6 +23,9 @@ MOST_BEFORE, MOST_AFTER = 40, 16
 """Maximum steps compared on either side. A change not found within MOST_AFTER steps counts as drift."""
 LEAST_SHARE = 0.15
 """Minimum change of the step or a counter, as a share of the step."""
+LEAST_WAIT_SHARE = 0.05
+"""Minimum change of a rank's exposed wait. It has less noise: a late rank shows in it before the step is
+clearly longer."""
 NOISES = 5.0
 """Minimum change in standard deviations of single steps.
 With more than LEAST_AFTER steps, fewer suffice."""
@@ -69,6 +73,8 @@ class ChangePoints:
         """Last step of the last block."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """How far the blocks of earlier levels were from the median of their level."""
+        self._waits: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
+        """Newest broken-down steps since then: the length, and the longest exposed wait of a rank."""
         self._wander = np.zeros(1)
         """Standard deviation of each row's blocks; 0 while they are too few."""
 
@@ -78,6 +84,7 @@ class ChangePoints:
         ends = [view.history[-1].step for view in running]
         if ends and max(ends) < self._read:  # the ranks restarted and count from 0 again
             self.first_step, self.changed_setting, self._read, self._ranks = 0, -1, -1, ()
+            self._waits.clear()
         newest = min(ends, default=-1)
         if newest <= self._read:
             return self.first_step
@@ -85,7 +92,7 @@ class ChangePoints:
         begin = unread
         if (ranks := tuple(view.rank for view in running)) != self._ranks:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
-            for each in (self._columns, self._held, self._blocks, self._strays):
+            for each in (self._columns, self._held, self._blocks, self._strays, self._waits):
                 each.clear()
             self._wander, self._blocked = np.zeros(1 + _COUNTERS * len(ranks)), -1
         for number in range(begin, newest + 1):
@@ -95,6 +102,17 @@ class ChangePoints:
                 self._find(is_block)
         self._read = newest
         return self.first_step
+
+    def add_waits(self, step: StepWaits) -> None:
+        """Add a step that was broken down."""
+        longest_ns = max((each.exposed_wait_ns for each in step.times.values()), default=0)
+        self._waits.append((step.step, np.array((step.step_ns, longest_ns), dtype=np.float64)))
+        if len(self._waits) < LEAST_BEFORE + LEAST_AFTER:
+            return
+        lengths_ns, *waits_ns = _rows(self._waits)
+        least_ns = LEAST_WAIT_SHARE * np.median(lengths_ns)
+        if (at := last_change(np.stack(waits_ns), np.array([least_ns]), LEAST_AFTER)) is not None:
+            self._begin_level(self._waits[at][0])
 
     def _add(self, number: int, steps: Sequence[StepTotals | None]) -> None:
         known = [step for step in steps if step is not None]
@@ -140,15 +158,20 @@ class ChangePoints:
             rows = _rows(levels)
             varies = np.ptp(rows, axis=1) > 0  # not so where a step is not known
             varies[0] = True  # the step length
-            at = last_change(rows[varies], WANDERS * self._wander[varies], least_after)
+            length_ns = float(np.median(rows[0]))
+            least_ns = np.maximum(WANDERS * self._wander[varies], LEAST_SHARE * length_ns)
+            if least_after is None:
+                least_after = max(LEAST_AFTER, min(LASTS_STEPS, math.ceil(LASTS_NS / max(1.0, length_ns))))
+            at = last_change(rows[varies], least_ns, least_after)
             if at is not None:
                 self._begin_level(levels[at][0])
                 return
 
     def _begin_level(self, first_step: int) -> None:
         self.first_step = first_step
-        while self._columns and self._columns[0][0] < first_step:
-            self._columns.popleft()
+        for each in (self._columns, self._waits):
+            while each and each[0][0] < first_step:
+                each.popleft()
         self._strays.extend(_strays([medians for _, medians in self._blocks]))
         self._blocks.clear()
         self._blocked = -1
@@ -172,18 +195,13 @@ def _strays(blocks: Collection[Series]) -> Iterable[Series]:
     return found - np.median(found, axis=0) if blocks else ()
 
 
-def last_change(series: Series, least_ns: Series, least_after: int | None = None) -> int | None:
+def last_change(series: Series, least_ns: Series, least_after: int) -> int | None:
     """Return the column where the last change begins, or None. At most MOST_AFTER columns may follow it.
 
-    The first row is the step length; the other rows are parts of it. ``least_ns``: each row's minimum
-    change, of shape (rows,). ``least_after``: minimum columns after a change; None: LASTS_NS of steps.
+    ``least_ns``: each row's minimum change, of shape (rows,). ``least_after``: minimum columns after it.
     """
     steps = series.shape[1]
-    length = float(np.median(series[0]))
-    least_ns = np.maximum(least_ns, LEAST_SHARE * length)
     first = max(LEAST_BEFORE, steps - MOST_AFTER)
-    if least_after is None:
-        least_after = max(LEAST_AFTER, min(LASTS_STEPS, math.ceil(LASTS_NS / max(1.0, length))))
     # Usually nothing has changed, and one check of all rows shows that.
     moved = np.median(series[:, -LEAST_AFTER:], axis=1) - np.median(series[:, :first], axis=1)
     found = [

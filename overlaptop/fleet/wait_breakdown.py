@@ -64,7 +64,7 @@ class WaitBreakdown:
         totals.
         """
         views, fresh = snapshot.ranks, []
-        first_step = self._changes.look(views)
+        self._changes.look(views)
         if self._compared.look(views, snapshot.at_ns):
             self._kept.clear()  # a window has steps of the same ranks
         partial = len(self._compared.ranks) < len(views)
@@ -79,7 +79,9 @@ class WaitBreakdown:
                 self._kept[-1] = replace(self._kept[-1], collectives=())
             self._kept.append(each)
             self._last = each
+            self._changes.add_waits(each)
         self._forget(views)
+        first_step = self._changes.first_step
         kept = tuple(self._kept)
         newest = kept[-1] if kept else None
         since = [each for each in kept if each.step >= first_step]

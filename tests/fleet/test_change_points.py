@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.timeline.arrivals import WaitTimes
 
 from .builders import MS, Clock, info, unmeasured, welcome
 
@@ -28,6 +30,12 @@ def looks(length_ms, steps=240, ranks=1, at_once=False, told=lambda rank, number
         if not at_once or number == steps - 1:
             found.append(changes.look(fleet.snapshot().ranks))
     return found
+
+
+def split(number, wait_ms):
+    """A step in which rank 0 waits and rank 1 does not."""
+    times = {0: WaitTimes(0, 0, 0, round(wait_ms * MS), 0, 0), 1: WaitTimes(0, 0, 0, 0, 0, 0)}
+    return StepWaits.of(number, number * MS, round(STEP_MS * MS), (), times)
 
 
 def around(seed, spread=0.02):
@@ -121,6 +129,36 @@ def test_collections_of_one_rank_in_each_step_are_a_change(every, since):
 
     found = looks(lambda _: length_ms(), ONSET + 40, 2, told=told)
     assert (found[ONSET - 1], found[-1]) == (0, since)
+
+
+@pytest.mark.parametrize("late_ms", [12, 40])
+def test_wait_that_begins_or_ends_is_a_change_though_the_step_hardly_grows(late_ms):
+    draw, changes, found = random.Random(late_ms), ChangePoints(), []
+    for number in range(0, 400, 10):  # one in ten is measured
+        is_late = 100 <= number < 250
+        wait_ms = draw.gauss(late_ms, 0.1 * late_ms) if is_late else draw.expovariate(1)
+        changes.add_waits(split(number, wait_ms))
+        found.append(changes.first_step)
+    assert set(found[:10]) == {0}
+    assert found[14:25] == [100] * 11
+    assert found[-1] == 250
+
+
+WAITS_MS = {
+    "heavy-tailed": lambda draw, _: draw.paretovariate(1.5),
+    "every second": lambda _draw, number: 20 * (number % 2),
+    "every eighth": lambda _draw, number: 40 * (number % 8 == 0),
+    "much by chance": lambda draw, _: draw.gauss(20, 6),
+    "little": lambda _draw, number: 0.1 + 3 * (number >= 20),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS_MS)
+def test_waits_of_a_healthy_job_are_no_change(kind):
+    draw, changes = random.Random(kind), ChangePoints()
+    for number in range(300):
+        changes.add_waits(split(number, WAITS_MS[kind](draw, number)))
+        assert changes.first_step == 0
 
 
 @pytest.mark.parametrize("times", [0.4, 1, 5])
