@@ -45,8 +45,8 @@ _MAX_DETAIL_BYTES = 64 << 20
 """Limit for the timelines of all ranks together. One rank has at most `_MAX_STEP_BYTES_OF_RANK`."""
 
 _MAX_STACK_BYTES_OF_RANK = 1 << 16
-_TIMED = (RankStalled, StackSamples)
-"""Facts that are valid only at their own time."""
+_SENT_STACKS_OF_RANK = 10
+"""Seconds of stack samples for a new dashboard: it finds in them where a rank sleeps."""
 _Kept = tuple[int, float, Frame]
 """Number of arrival, time of arrival in seconds, frame."""
 
@@ -117,10 +117,10 @@ class JobHistory:
             case DeviceSample():
                 share = _MAX_SAMPLES // len(self._ranks)
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
+            case StackSamples():
+                of_rank.stacks.keep(kept, _MAX_SAMPLES_OF_RANK)
             case _ if isinstance(message, Facts):
                 of_rank.facts[type(message)] = payload
-                if isinstance(message, StackSamples):
-                    of_rank.stacks.keep(kept, _MAX_SAMPLES_OF_RANK)
         return kept[2]
 
     def replay(self) -> list[Frame]:
@@ -128,9 +128,10 @@ class JobHistory:
         and other messages in order of arrival, and the ranks that have ended.
         """
         facts = (payload for of_rank in self._in_order for payload in of_rank.facts.values())
+        stacks = (list(each.stacks.frames)[-_SENT_STACKS_OF_RANK:] for each in self._in_order)
         return [
             *(Frame(payload, KEPT) for payload in (*self._infos, *facts)),
-            *(frame for _, _, frame in self._recent()),
+            *(frame for _, _, frame in self._recent(*stacks)),
             *(Frame(end, KEPT) for end in self.ends),
         ]
 
@@ -140,7 +141,7 @@ class JobHistory:
         Messages older than the oldest kept step get its age: the steps before it are not missing.
         """
         facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
-        first = [*self._infos, *(payload for kind, payload in facts if kind not in _TIMED)]
+        first = [*self._infos, *(payload for kind, payload in facts if kind is not RankStalled)]
         last = [*(payload for kind, payload in facts if kind is RankStalled), *self.ends]
         extra = (each.frames for of_rank in self._in_order for each in (of_rank.details, of_rank.stacks))
         recent = self._recent(*extra)
