@@ -20,7 +20,8 @@ WEAK_CAUSES = ("", "launch_bound")
 NAMELESS_HOLD_NS = 3_000_000_000
 """The same for a late rank without a known cause."""
 NEWS_HOLD_NS = 3_000_000_000
-"""The same for a problem that replaces "nothing is wrong"."""
+"""The same for a problem that replaces "nothing is wrong", and for a late rank with a known cause that
+replaces a finding about the whole job."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 """The same for "nothing is wrong", in time and in steps."""
 TURN_NS = 10_000_000_000
@@ -192,7 +193,7 @@ class SteadyLine:
             hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
         elif line.kind is Kind.UNKNOWN:
             hold_ns = VAGUE_HOLD_NS
-        elif line.kind is Kind.LATE and not line.cause:
+        elif line.kind is Kind.LATE and not line.cause_rule:
             hold_ns = NAMELESS_HOLD_NS
         if shown is None or self._is_past or snapshot.at_ns - self._shown_ns >= LOST_NS:
             return hold_ns
@@ -203,9 +204,12 @@ class SteadyLine:
         )
         gives_way = bool(shown.rule) and shown.rule in (line.cause_rule, *WEAK_CAUSES)
         names_rank = gives_way and line.late_rank is not None
-        if shown.kind in NOBODY_LATE and line.warns:
+        if adds_cause or names_rank:
+            return hold_ns
+        names_cause = line.kind is Kind.LATE and line.cause_rule not in WEAK_CAUSES
+        if (shown.kind in NOBODY_LATE and line.warns) or (shown.kind is Kind.FINDING and names_cause):
             return max(hold_ns, NEWS_HOLD_NS)
-        return hold_ns if adds_cause or names_rank else max(hold_ns, TURN_NS)
+        return max(hold_ns, TURN_NS)
 
 
 def _has_steps(snapshot: Snapshot) -> bool:

@@ -110,6 +110,20 @@ def test_a_problem_takes_the_place_of_nothing_is_wrong_after_three_seconds():
     ]  # fmt: skip
 
 
+def test_a_late_rank_with_a_cause_takes_the_place_of_a_finding_about_the_job_after_three_seconds():
+    job = FirstLine("bytes move", "", rule="communication_bound", kind=Kind.FINDING)
+    settled = [(1, job), (2, job)]
+    assert shown(*settled, (3, LOADS), (5.9, LOADS), (6, LOADS), (7, job), (16, job))[1:] == [
+        job.words, job.words, job.words, LOADS.words, LOADS.words, LOADS.words,
+    ]  # fmt: skip
+    assert shown(*settled, (3, LATE), (12, LATE))[-1] == job.words
+
+
+def test_rank_named_by_its_counters_alone_holds_no_longer_than_others():
+    counted = LATE._replace(words="1 loads", cause_rule="data_loading")
+    assert shown((1, counted), (2, counted))[-1] == counted.words
+
+
 def test_a_slow_cpu_gives_way_to_a_better_cause_of_the_same_rank():
     slow = LATE._replace(words="late: launches", cause="it is launch-bound", cause_rule="launch_bound")
     other = LOADS._replace(late_rank=0, words="0: loads")
@@ -123,7 +137,6 @@ def test_finding_gives_way_to_the_same_one_that_names_a_rank():
     rank = LATE._replace(words="rank 1 in every 8th step", cause_rule="long_steps")
     settled = [(1, job), (2, job)]
     assert shown(*settled, (3, rank), (6, rank))[1:] == [job.words, job.words, rank.words]
-    assert shown(*settled, (3, LOADS), (6, LOADS))[1:] == [job.words] * 3
 
 
 def test_a_slow_cpu_of_all_ranks_gives_way_to_a_rank_with_a_cause():
