@@ -15,7 +15,7 @@ from overlaptop.findings.evidence import Evidence, usual_ns
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.launching import is_launch_bound
 from overlaptop.findings.lines import apart
-from overlaptop.findings.measures import STEADY, excess, exposed_ns
+from overlaptop.findings.measures import STEADY, delayed_ns, excess, exposed_ns
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -72,14 +72,25 @@ def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: floa
 
 def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     """Return how much longer steps have become since the job changed, if that shows what the finding about
-    a late rank gains: it is about as much, and the others did not wait for the rank before. Else None.
+    a late rank gains: it is about as much, and the others did not wait for the rank before. Else None. A
+    busy CPU may cost more than the rank's own waits for it: other threads wait, too.
     """
     before, (rank,) = evidence.before, blamed.ranks
-    before_ns, now_ns, promised_ns = usual_ns(before), usual_ns(evidence.counted), blamed.gain_ns or 0
-    hides_ns = excess(evidence, rank, evidence.ranks.keys() - {rank}, exposed_ns, before)
-    if before_ns is None or now_ns is None or not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
+    before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
+    if before_ns is None or now_ns is None:
         return None
     longer_ns = now_ns - before_ns
+    promised_ns = blamed.gain_ns or 0
+    others = evidence.ranks.keys() - {rank}
+    if blamed.rule == "busy_cpu":
+        delays_ns, delayed_before_ns = (
+            excess(evidence, rank, others, delayed_ns, steps) for steps in (evidence.counted, before)
+        )
+        came_then = delayed_before_ns and median(delayed_before_ns) < EXPLAINS * median(delays_ns)
+        promised_ns = max(promised_ns, round(longer_ns)) if came_then else promised_ns
+    hides_ns = excess(evidence, rank, others, exposed_ns, before)
+    if not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
+        return None
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
 
 

@@ -212,18 +212,31 @@ def test_gain_is_that_of_steps_that_measuring_does_not_slow(length, share):
 def test_gain_of_a_late_rank_is_what_the_job_lost_when_it_changed(length, was_late, won):
     """By its own times it is half of the step, and that counts if the change does not show this cause."""
     evidence = usual_steps(two(20, host_ns=(8, 40)), 1.0)
-    before = two(20) if was_late else two(0)
-    earlier = usual_steps(before, length * evidence.step_ns / before.step_ns).counted
+    found = why_late(changed(two(20) if was_late else two(0), length, evidence))
+    assert found.gain_ns == pytest.approx(won * evidence.step_ns, rel=0.01)
+    assert ("longer since step 946" in found.measured) == (won == 0.4)
+
+
+@pytest.mark.parametrize(("before_ms", "won"), [(0, 0.9), (12, None)])
+def test_gain_without_a_busy_cpu_is_what_the_job_lost_when_it_became_busy(before_ms, won):
+    """Though that is many times what the rank's own thread waits for a CPU."""
+    busy = usual_steps(two(20, delayed_ns=(0, 12)), 1.0)
+    found = why_late(changed(two(0, delayed_ns=(0, before_ms)), 0.1, busy))
+    assert found.rule == "busy_cpu"
+    assert found.gain_ns == pytest.approx(won * busy.step_ns if won else 12 * MS, rel=0.01)
+
+
+def changed(before, length, after):
+    """A job since it changed. ``length``: of its steps before, as a share of those since."""
+    earlier = usual_steps(before, length * after.step_ns / before.step_ns).counted
     ranks = {
         rank: structs.replace(
             view,
             history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)],
         )
-        for rank, view in evidence.ranks.items()
+        for rank, view in after.ranks.items()
     }
-    found = why_late(replace(evidence, first=946, ranks=ranks))
-    assert found.gain_ns == pytest.approx(won * evidence.step_ns, rel=0.01)
-    assert ("longer since step 946" in found.measured) == (won == 0.4)
+    return replace(after, first=946, ranks=ranks)
 
 
 def test_nothing_is_slack_in_a_job_that_has_slowed_down_since():
