@@ -17,7 +17,7 @@ from overlaptop.findings.exposure import exposure
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, gain_ns, own_times
 from overlaptop.findings.late import OF_COMPUTE, OF_THE_HOST, Cause, Suspect, named_late
-from overlaptop.findings.lines import slow_line
+from overlaptop.findings.lines import Sampled, slow_line
 from overlaptop.findings.measures import (
     Measure,
     computing_ns,
@@ -93,7 +93,8 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
     sleeps = cause is Cause.SLEEPING
-    line = slow_line(evidence, rank, others, asleep=sleeps) if cause in OF_THE_HOST else None
+    sampled = Sampled.ASLEEP if sleeps else Sampled.ALL
+    line = slow_line(evidence, rank, others, sampled) if cause in OF_THE_HOST else None
     measured = f"by the counters of the newest {text.plural(len(steps), 'step')}"
     if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"
@@ -166,7 +167,7 @@ def _loses(
         collects_share = BARE_COLLECTS_SHARE if is_bare else ALONE_SHARE
         yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
         return
-    if not loads_ns and (line := slow_line(evidence, rank, asleep=True)) is not None:
+    if not loads_ns and (line := slow_line(evidence, rank, sampled=Sampled.ASLEEP)) is not None:
         asleep_share = line.share - line.others_share
         is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
         yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING

@@ -15,7 +15,7 @@ from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
 from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
-from overlaptop.findings.lines import SlowLine, slow_line
+from overlaptop.findings.lines import Sampled, SlowLine, slow_line
 from overlaptop.findings.measures import (
     STEADY,
     Measure,
@@ -262,14 +262,14 @@ def _late_rank(
     own = own_times(evidence, found, others, slows_ns, work_stays=False)
     most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * evidence.step_ns
     lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
-    asleep = slow_line(evidence, rank, others, asleep=True)
+    asleep = slow_line(evidence, rank, others, Sampled.ASLEEP)
     cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
     if cause not in OF_COMPUTE and evidence.on_shared_gpus:
         own = own_times(evidence, found, others, slows_ns)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     line = asleep if cause is Cause.SLEEPING else None
     if line is None and (cause in OF_THE_HOST or computes_there):
-        line = slow_line(evidence, rank, others)
+        line = slow_line(evidence, rank, others, Sampled.AWAKE if computes_there else Sampled.ALL)
     return LateRank(
         rank=rank,
         others=tuple(sorted(others)),

@@ -1,8 +1,9 @@
 """The script line where a rank spends more of its step than the others, from stack samples."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from math import sqrt
 from statistics import median
@@ -10,7 +11,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.timeline.averages import median_without
-from overlaptop.wire.messages import StackSamples
+from overlaptop.wire.messages import StackLine, StackSamples
 
 FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 3.0
@@ -22,6 +23,23 @@ MOSTLY = 0.5
 """Compare two ranks' lines if more than this share of each rank's samples is at known lines."""
 NEAR = 0.4
 """A line explains a part of the step if its share of the samples is within this relative distance."""
+
+
+class Sampled(Enum):
+    """Which samples of a thread count."""
+
+    ALL = "all"
+    ASLEEP = "asleep"
+    """Those of the last seconds that found it asleep."""
+    AWAKE = "awake"
+    """Those that did not find it asleep: it may compute."""
+
+
+_COUNTS: Mapping[Sampled, Callable[[StackLine], int]] = {
+    Sampled.ALL: lambda line: line.samples,
+    Sampled.ASLEEP: lambda line: line.asleep,
+    Sampled.AWAKE: lambda line: line.samples - line.asleep,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +72,12 @@ class SlowLine(ScriptLine):
 
 
 def slow_line(
-    evidence: Evidence, rank: int, others: Collection[int] = (), *, asleep: bool = False
+    evidence: Evidence, rank: int, others: Collection[int] = (), sampled: Sampled = Sampled.ALL
 ) -> SlowLine | None:
     """Return the line with the largest excess over ``others``, or over all other ranks. None: none is
-    clear, or there are too few samples. ``asleep``: count only the last seconds' samples of a sleeping
-    thread.
+    clear, or there are too few samples.
     """
-    every = _every_share(evidence, asleep)
+    every = _every_share(evidence, sampled)
     own = every.get(rank)
     if own is None or max(own.of_line.values(), default=0.0) < LEAST_MORE:
         return None
@@ -68,7 +85,7 @@ def slow_line(
     if not theirs:
         return None
     if len(theirs) == len(every) - 1:
-        ordered = _ordered_shares(evidence, asleep)
+        ordered = _ordered_shares(evidence, sampled)
         usual = {line: median_without(ordered[line], share) for line, share in own.of_line.items()}
     else:
         usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
@@ -85,7 +102,7 @@ def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | No
     """Return the largest difference between two ranks' lines as a share of the step, 0 if none is clear,
     and an upper bound of the standard error. None: too few samples.
     """
-    every = _every_share(evidence, False)
+    every = _every_share(evidence, Sampled.ALL)
     both = [every[each] for each in (rank, other) if each in every]
     known = [each for each in both if sum(each.of_line.values()) > MOSTLY]
     if len(known) < 2:
@@ -103,7 +120,7 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
     """Return the line where every rank spends about this share of its step. None: none within NEAR, or too
     few samples. A line with a larger share may wait for the GPU.
     """
-    known = [each.of_line for each in _every_share(evidence, False).values() if each.of_line]
+    known = [each.of_line for each in _every_share(evidence, Sampled.ALL).values() if each.of_line]
     if not known or len(known) < len(evidence.ranks):
         return None
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
@@ -124,14 +141,14 @@ class _Shares:
     samples: int
 
 
-@lru_cache(maxsize=2)
-def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
+@lru_cache(maxsize=3)
+def _every_share(evidence: Evidence, sampled: Sampled) -> Mapping[int, _Shares]:
     """Return each rank's shares, without ranks that have too few samples."""
     since_ns, views = _since_ns(evidence), evidence.ranks.values()
     if since_ns is None:
         return {}
     stacks: dict[int, Sequence[StackSamples]] = {view.rank: view.stacks for view in views}
-    if asleep:
+    if sampled is Sampled.ASLEEP:
         newest_ns = max((each[-1].to_ns for each in stacks.values() if each), default=0)
         since_ns = max(since_ns, newest_ns - NEWEST_NS)
         # A rank that sleeps longer than any step hangs: samples after the last step tell nothing of steps.
@@ -140,18 +157,18 @@ def _every_share(evidence: Evidence, asleep: bool) -> Mapping[int, _Shares]:
             rank: [second for second in each if second.from_ns + second.to_ns <= 2 * end_ns]
             for rank, each in stacks.items()
         }
-    every = {rank: _shares(each, since_ns, asleep=asleep) for rank, each in stacks.items()}
+    every = {rank: _shares(each, since_ns, sampled) for rank, each in stacks.items()}
     return {rank: shares for rank, shares in every.items() if shares is not None}
 
 
-@lru_cache(maxsize=2)
-def _ordered_shares(evidence: Evidence, asleep: bool) -> Mapping[str, list[float]]:
-    every = _every_share(evidence, asleep).values()
+@lru_cache(maxsize=3)
+def _ordered_shares(evidence: Evidence, sampled: Sampled) -> Mapping[str, list[float]]:
+    every = _every_share(evidence, sampled).values()
     lines = {line for each in every for line in each.of_line}
     return {line: sorted(each.of_line.get(line, 0.0) for each in every) for line in lines}
 
 
-def _shares(stacks: Sequence[StackSamples], since_ns: int, *, asleep: bool = False) -> _Shares | None:
+def _shares(stacks: Sequence[StackSamples], since_ns: int, sampled: Sampled) -> _Shares | None:
     """Return each line's share of the samples of seconds mostly after this time; None: too few."""
     counts: Counter[str] = Counter()
     samples = 0
@@ -159,7 +176,7 @@ def _shares(stacks: Sequence[StackSamples], since_ns: int, *, asleep: bool = Fal
         if second.from_ns + second.to_ns >= 2 * since_ns:
             samples += second.samples
             for each in second.lines:
-                counts[each.line] += each.asleep if asleep else each.samples
+                counts[each.line] += _COUNTS[sampled](each)
     if samples < FEWEST_SAMPLES:
         return None
     return _Shares({line: count / samples for line, count in counts.items()}, samples)

@@ -11,6 +11,7 @@ from tests.fleet.builders import MS, stacks
 
 from . import timelines
 from .jobs import RANKS, healthy, job
+from .test_late_ranks import HOST
 from .timelines import Timeline, call
 
 LATE = 1
@@ -121,6 +122,19 @@ def test_rank_that_computes_longer_names_no_line():
     evidence = job(late(("compute", 20)), *sampled())
     assert about_late(evidence).line == ""
     assert [each.line for each in late_ranks(evidence)] == [None]
+
+
+def test_rank_without_a_gpu_that_computes_longer_is_told_no_line_where_it_sleeps():
+    """Its share of samples there is larger than the others', who wait in torch instead."""
+    samples = [
+        stacks(rank, second, 20, asleep=sleeps, forward=sleeps, busy=busy)
+        for second in range(10)
+        for rank in range(RANKS)
+        for sleeps, busy in [(12, 5) if rank == LATE else (6, 1)]
+    ]
+    cpu_ns = {"cpu_ns": lambda rank, _: (58 + 20 * (rank == LATE)) * MS}
+    found = about_late(job(late(("compute", 20)), *HOST, *samples, **cpu_ns))
+    assert (found.rule, found.line) == ("slow_compute", "train.py:2 in busy")
 
 
 def test_where_nothing_else_explains_a_late_rank_the_line_does():

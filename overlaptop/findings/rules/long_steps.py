@@ -16,7 +16,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import caused_wait_ns, named_late
-from overlaptop.findings.lines import slow_line
+from overlaptop.findings.lines import Sampled, slow_line
 from overlaptop.findings.measures import Measure, cpu_ns, delayed_ns, loading_ns, on_host
 from overlaptop.findings.rules.data_loading import ADVICE
 from overlaptop.fleet.snapshot import RankView
@@ -99,7 +99,7 @@ def _causes(evidence: Evidence, long: LongSteps) -> Iterable[tuple[Finding, floa
     if (found := _culprit(evidence, long)) is not None:
         rank, does, longer_ns = found
         others = tuple(evidence.ranks.keys() - {rank})
-        line = slow_line(evidence, rank, others, asleep=True) or slow_line(evidence, rank, others)
+        line = slow_line(evidence, rank, others, Sampled.ASLEEP) or slow_line(evidence, rank, others)
         where = f"look at {line.place}" if line is not None else f"look at what rank {rank} does there"
         finding = Finding(
             title=f"rank {rank} {does} {text.duration(longer_ns)} longer in {long.when}",
@@ -211,7 +211,7 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | No
         if most in ranks and is_more and median(own_ns) >= long.enough_ns:
             return most, does, median(beyond_ns)
     for each in ranks:
-        line = slow_line(evidence, each, asleep=True)
+        line = slow_line(evidence, each, sampled=Sampled.ASLEEP)
         if line is not None and line.share - line.others_share >= EXPLAINS * long.lost_ns / long.mean_ns:
             return each, "sleeps", long.longer_ns
     return None if rank is None else (rank, "takes", long.longer_ns)
