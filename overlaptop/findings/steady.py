@@ -122,6 +122,8 @@ class SteadyLine:
         self._first_step = 0
         self._is_past = False
         """True if the shown line is from before the change."""
+        self._exposed_ns = 0
+        """When much communication was last exposed."""
 
     @property
     def rule(self) -> str:
@@ -144,7 +146,7 @@ class SteadyLine:
             return None
         if self._begun_ns is None or snapshot.first_step != self._first_step:
             self._begun_ns, self._first_step = at_ns, snapshot.first_step
-            self._is_past = self._shown is not None
+            self._is_past, self._exposed_ns = self._shown is not None, at_ns - LOST_NS
         if self._shown and self._shown.kind is Kind.UNKNOWN and line and line.kind is not Kind.UNKNOWN:
             self._shown = None
         if line is None or line.kind is Kind.MEASURING:
@@ -161,7 +163,11 @@ class SteadyLine:
         if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
         shown = self._shown
+        if plain is not None and plain.kind is Kind.EXPOSED:
+            self._exposed_ns = at_ns
         if shown and plain and (plain.key == shown.key or {shown.kind, plain.kind} <= set(NOBODY_LATE)):
+            if plain.kind is Kind.HEALTHY and at_ns - self._exposed_ns < LOST_NS:  # it is near the limit
+                return plain.without_nothing._replace(kind=Kind.EXPOSED)
             return plain  # the same with newer figures
         if shown and plain and shown.kind in NOBODY_LATE:
             # Only the present waits can repeat its verdict.

@@ -201,6 +201,24 @@ def test_figures_of_the_line_follow_while_another_waits():
     assert line.take(at, LOADS, fresh).words == fresh.words
 
 
+def test_what_is_exposed_around_the_limit_is_told_in_one_sentence():
+    line, nothing = SteadyLine(), HEALTHY._replace(words="Nothing to fix")
+    shown((1, nothing), (5, nothing), line=line)
+
+    def words(second, plain, first_step=0):
+        at = replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + second * S, first_step=first_step)
+        return line.take(at, plain, plain).words
+
+    assert words(6, nothing) == "Nothing to fix"
+    assert [words(10 + second, (EXPOSED, nothing)[second % 2]) for second in range(4)] == [
+        "exposed", "No rank is clearly late"
+    ] * 2  # fmt: skip
+    assert words(41, nothing) == "No rank is clearly late"
+    assert words(42, nothing) == "Nothing to fix"
+    assert words(43, EXPOSED) == "exposed"
+    assert words(44, nothing, first_step=900) == "Nothing to fix"
+
+
 def test_nobody_is_blamed_for_ever_where_answers_alternate():
     told = [(3 + second, (HEALTHY, EXPOSED)[second // 3 % 2]) for second in range(40)]
     assert set(shown((1, LATE), (4, LATE), *told)[-20:]) <= {"healthy", "exposed"}
