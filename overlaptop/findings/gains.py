@@ -73,21 +73,21 @@ def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: floa
 def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     """Return how much longer steps have become since the job changed, if that shows what the finding about
     a late rank gains: it is about as much, and the others did not wait for the rank before. Else None. A
-    busy CPU may cost more than the rank's own waits for it: other threads wait, too.
+    CPU that became busy then may cost any time: other threads wait for it, too.
     """
     before, (rank,) = evidence.before, blamed.ranks
+    others, promised_ns = evidence.ranks.keys() - {rank}, blamed.gain_ns or 0
     before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
+    is_delayed = blamed.rule == "busy_cpu"
+    if is_delayed and now_ns is None and evidence.steps:  # long ones: each is measured
+        now_ns = evidence.step_ns
     if before_ns is None or now_ns is None:
         return None
     longer_ns = now_ns - before_ns
-    promised_ns = blamed.gain_ns or 0
-    others = evidence.ranks.keys() - {rank}
-    if blamed.rule == "busy_cpu":
-        delays_ns, delayed_before_ns = (
-            excess(evidence, rank, others, delayed_ns, steps) for steps in (evidence.counted, before)
-        )
-        came_then = delayed_before_ns and median(delayed_before_ns) < EXPLAINS * median(delays_ns)
-        promised_ns = max(promised_ns, round(longer_ns)) if came_then else promised_ns
+    if is_delayed and (waited_ns := excess(evidence, rank, others, delayed_ns, before)):
+        waits_ns = excess(evidence, rank, others, delayed_ns, evidence.counted)
+        if median(waited_ns) < EXPLAINS * median(waits_ns):
+            promised_ns = max(promised_ns, round(longer_ns))
     hides_ns = excess(evidence, rank, others, exposed_ns, before)
     if not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
         return None

@@ -226,6 +226,15 @@ def test_gain_without_a_busy_cpu_is_what_the_job_lost_when_it_became_busy(before
     assert found.gain_ns == pytest.approx(won * busy.step_ns if won else 12 * MS, rel=0.01)
 
 
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_steps_without_a_busy_cpu_are_compared_with_steps_so_long_that_each_is_measured(is_measured):
+    busy = two(20, delayed_ns=(0, 12))
+    evidence = changed(two(0, delayed_ns=(0, 0)), 0.1, busy)
+    found = why_late(evidence if is_measured else replace(evidence, steps=(), window=None))
+    assert found.rule == "busy_cpu"
+    assert found.gain_ns == (pytest.approx(0.9 * busy.step_ns, rel=0.01) if is_measured else None)
+
+
 def changed(before, length, after):
     """A job since it changed. ``length``: of its steps before, as a share of those since."""
     earlier = usual_steps(before, length * after.step_ns / before.step_ns).counted
