@@ -43,6 +43,8 @@ DELAYED_SHARE = 0.3
 """With or without a GPU, a rank is named for BARE_SHARE more of waits for a CPU if its own take this share:
 transfers may be slow then, and nobody late.
 """
+ITS_OWN = 2 / 3
+"""Without a GPU also if this share of its waits is more than the others'."""
 SAMPLED = 1 / 4
 """Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
 BARE_ASLEEP_SHARE = 0.1
@@ -159,7 +161,7 @@ def _loses(
     yield loads_ns, Cause.LOADING
     if waits_ns := more(delayed_ns, BARE_SHARE * step_ns, SAMPLED):
         own_ns = median(step[rank].delayed_ns or 0 for step in evidence.counted)
-        if own_ns >= DELAYED_SHARE * step_ns:
+        if own_ns >= DELAYED_SHARE * step_ns or (is_bare and waits_ns >= ITS_OWN * own_ns):
             yield waits_ns, Cause.DELAYED
     if shares:
         yield more(computing_ns, COMPUTES_SHARE * step_ns, steps=LEAST_MEASURED), Cause.COMPUTING

@@ -71,6 +71,13 @@ def test_collection_in_each_step_of_one_rank_counts_without_a_gpu(more, source, 
     assert (("garbage_collection", (LATE,)) in rules(evidence)) == named
 
 
+@pytest.mark.parametrize(("others", "source", "named"), [(4, "host", 1), (8, "host", 0), (4, "kernels", 0)])
+def test_waits_for_a_cpu_that_others_do_not_have_count_without_a_gpu(others, source, named):
+    delayed = of_late(20 * MS, others * MS)
+    evidence = counted(infos=lambda rank: {"source": source}, delayed_ns=delayed)
+    assert (("busy_cpu", (LATE,)) in rules(evidence)) == named
+
+
 def asleep(own, others=0, samples=80):
     """Samples of each rank's stack in which it was asleep, on loading, so often."""
     return [
