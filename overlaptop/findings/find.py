@@ -56,8 +56,11 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     """Let the finding about a late rank, if there is one, gain what the job lost when it changed."""
     # `long_steps` is about other steps than usual ones.
-    blamed = [each for each in found if each.why_late and each.rule != "long_steps"]
-    blamed = [each for each in blamed if each.gain_ns or each.rule == "busy_cpu"]
+    blamed = [
+        each
+        for each in found
+        if each.why_late and each.rule != "long_steps" and (each.gain_ns or each.rule == "busy_cpu")
+    ]
     if len(blamed) != 1 or (longer_ns := by_change_ns(evidence, blamed[0])) is None:
         return found
     since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"

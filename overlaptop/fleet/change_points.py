@@ -73,8 +73,10 @@ class ChangePoints:
         """Last step of the last block."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """How far the blocks of earlier levels were from the median of their level."""
-        self._waits: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
-        """Newest broken-down steps since then: the length, and the longest exposed wait of a rank."""
+        self._waits: deque[tuple[int, int, int]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
+        """Newest broken-down steps since then: number, length, and the longest exposed wait of a rank."""
+        self._waiting: Collection[int] = ()
+        """The ranks of these."""
         self._wander = np.zeros(1)
         """Standard deviation of each row's blocks; 0 while they are too few."""
 
@@ -105,14 +107,17 @@ class ChangePoints:
 
     def add_waits(self, step: StepWaits) -> None:
         """Add a step that was broken down."""
+        if step.times.keys() != self._waiting:
+            self._waiting = step.times.keys()
+            self._waits.clear()
         longest_ns = max((each.exposed_wait_ns for each in step.times.values()), default=0)
-        self._waits.append((step.step, np.array((step.step_ns, longest_ns), dtype=np.float64)))
+        self._waits.append((step.step, step.step_ns, longest_ns))
         if len(self._waits) < LEAST_BEFORE + LEAST_AFTER:
             return
-        lengths_ns, *waits_ns = _rows(self._waits)
+        numbers, lengths_ns, waits_ns = np.array(self._waits, dtype=np.float64).T
         least_ns = LEAST_WAIT_SHARE * np.median(lengths_ns)
-        if (at := last_change(np.stack(waits_ns), np.array([least_ns]), LEAST_AFTER)) is not None:
-            self._begin_level(self._waits[at][0])
+        if (at := last_change(waits_ns[np.newaxis], np.array([least_ns]), LEAST_AFTER)) is not None:
+            self._begin_level(int(numbers[at]))
 
     def _add(self, number: int, steps: Sequence[StepTotals | None]) -> None:
         known = [step for step in steps if step is not None]
@@ -169,9 +174,10 @@ class ChangePoints:
 
     def _begin_level(self, first_step: int) -> None:
         self.first_step = first_step
-        for each in (self._columns, self._waits):
-            while each and each[0][0] < first_step:
-                each.popleft()
+        while self._columns and self._columns[0][0] < first_step:
+            self._columns.popleft()
+        while self._waits and self._waits[0][0] < first_step:
+            self._waits.popleft()
         self._strays.extend(_strays([medians for _, medians in self._blocks]))
         self._blocks.clear()
         self._blocked = -1

@@ -98,9 +98,10 @@ class JobHistory:
         match message:
             case RankInfo():
                 if of_rank.pid not in (None, message.pid):
-                    # The previous process may have run elsewhere, on other devices.
+                    # The previous process may have run elsewhere, on other devices, and other lines.
                     of_rank.facts.clear()
                     of_rank.samples = _Recent(_MAX_SAMPLE_BYTES_OF_RANK)
+                    of_rank.stacks = _Recent(_MAX_STACK_BYTES_OF_RANK)
                 of_rank.info, of_rank.pid, of_rank.end = payload, message.pid, None
             case StepTotals():
                 share = _MAX_STEPS // len(self._ranks)

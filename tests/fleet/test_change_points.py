@@ -32,9 +32,9 @@ def looks(length_ms, steps=240, ranks=1, at_once=False, told=lambda rank, number
     return found
 
 
-def split(number, wait_ms):
-    """A step in which rank 0 waits and rank 1 does not."""
-    times = {0: WaitTimes(0, 0, 0, round(wait_ms * MS), 0, 0), 1: WaitTimes(0, 0, 0, 0, 0, 0)}
+def split(number, wait_ms, other=1):
+    """A step in which rank 0 waits and another rank does not."""
+    times = {0: WaitTimes(0, 0, 0, round(wait_ms * MS), 0, 0), other: WaitTimes(0, 0, 0, 0, 0, 0)}
     return StepWaits.of(number, number * MS, round(STEP_MS * MS), (), times)
 
 
@@ -159,6 +159,14 @@ def test_waits_of_a_healthy_job_are_no_change(kind):
     for number in range(300):
         changes.add_waits(split(number, WAITS_MS[kind](draw, number)))
         assert changes.first_step == 0
+
+
+def test_waits_of_other_ranks_are_no_change():
+    """Of a large job only some ranks are broken down, and a user may choose others."""
+    changes = ChangePoints()
+    for number in range(60):
+        changes.add_waits(split(number, 1) if number < 30 else split(number, 30, other=9))
+    assert changes.first_step == 0
 
 
 @pytest.mark.parametrize("times", [0.4, 1, 5])

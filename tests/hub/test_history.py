@@ -87,8 +87,8 @@ def test_a_minute_of_samples_is_kept_or_less_of_many_ranks(history):
 
 
 def test_new_process_of_a_rank_inherits_no_facts(history):
-    keep(history, INFO, NUMA, DEVICE, sample(1))
-    assert len(keep(history, replace(INFO, backend="nccl"))) == 4
+    keep(history, INFO, NUMA, DEVICE, sample(1), builders.stacks())
+    assert len(keep(history, replace(INFO, backend="nccl"))) == 5
     again = replace(INFO, pid=2)
     assert keep(history, again) == [again]
     assert keep(history, sample(2)) == [again, sample(2)]
