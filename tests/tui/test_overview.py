@@ -76,7 +76,7 @@ async def test_knob_is_shown_once_all_ranks_of_a_starting_job_have_it():
 
 
 async def test_w_chooses_the_window_of_all_but_the_first_line():
-    session = waiting_job()
+    session = waiting_job(late_ms=8)
     for number in range(STEPS, STEPS + 6):
         session.tick()
         say_step(session, number, late=1, late_ms=8)
