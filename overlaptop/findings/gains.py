@@ -78,20 +78,27 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     before, (rank,) = evidence.before, blamed.ranks
     others, promised_ns = evidence.ranks.keys() - {rank}, blamed.gain_ns or 0
     before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
-    is_delayed = blamed.rule == "busy_cpu"
-    if is_delayed and now_ns is None and evidence.steps:  # long ones: each is measured
+    waits_for_cpu = blamed.rule == "busy_cpu"
+    if waits_for_cpu and now_ns is None and evidence.steps:  # long ones: each is measured
         now_ns = evidence.step_ns
     if before_ns is None or now_ns is None:
         return None
     longer_ns = now_ns - before_ns
-    if is_delayed and (waited_ns := excess(evidence, rank, others, delayed_ns, before)):
-        waits_ns = excess(evidence, rank, others, delayed_ns, evidence.counted)
-        if median(waited_ns) < EXPLAINS * median(waits_ns):
-            promised_ns = max(promised_ns, round(longer_ns))
+    if waits_for_cpu and _waits_more(evidence, rank, before):
+        promised_ns = max(promised_ns, round(longer_ns))
     hides_ns = excess(evidence, rank, others, exposed_ns, before)
     if not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
         return None
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
+
+
+def _waits_more(evidence: Evidence, rank: int, before: Iterable[Mapping[int, StepTotals]]) -> bool:
+    """Return whether it waits for a CPU clearly longer than before, compared with the others."""
+    others = evidence.ranks.keys() - {rank}
+    waited_ns, waits_ns = (
+        excess(evidence, rank, others, delayed_ns, steps) for steps in (before, evidence.counted)
+    )
+    return bool(waited_ns) and median(waited_ns) < EXPLAINS * median(waits_ns)
 
 
 def own_times(

@@ -52,7 +52,9 @@ _COUNTERS = 3
 
 
 class ChangePoints:
-    """Finds changes in a job's steps. Call `look` with each Snapshot's ranks."""
+    """Finds changes in a job's steps. Call `look` with each Snapshot's ranks, then `add_waits` with each
+    step that was broken down since.
+    """
 
     def __init__(self) -> None:
         self.first_step = 0
@@ -80,16 +82,15 @@ class ChangePoints:
         self._wander = np.zeros(1)
         """Standard deviation of each row's blocks; 0 while they are too few."""
 
-    def look(self, views: Sequence[RankView]) -> int:
-        """Add the ranks' new steps and return the current `first_step`."""
+    def look(self, views: Sequence[RankView]) -> None:
+        """Add the ranks' new steps."""
         running = stepping([view for view in views if not view.ended and view.history])
         ends = [view.history[-1].step for view in running]
         if ends and max(ends) < self._read:  # the ranks restarted and count from 0 again
             self.first_step, self.changed_setting, self._read, self._ranks = 0, -1, -1, ()
-            self._waits.clear()
         newest = min(ends, default=-1)
         if newest <= self._read:
-            return self.first_step
+            return
         unread = max(self._read + 1, newest - MOST_STEPS)
         begin = unread
         if (ranks := tuple(view.rank for view in running)) != self._ranks:
@@ -103,7 +104,6 @@ class ChangePoints:
             if number >= unread and (is_block or number == newest):
                 self._find(is_block)
         self._read = newest
-        return self.first_step
 
     def add_waits(self, step: StepWaits) -> None:
         """Add a step that was broken down."""
