@@ -11,7 +11,7 @@ from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
-from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, evidence_steps
+from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -20,8 +20,8 @@ MIN_STEPS = 3
 """With fewer measured steps there are no findings."""
 COUNTED_STEPS = 64
 """Steps whose counters are compared."""
-LEAST_USUAL, MOST_USUAL = 8, 32
-"""Fewest and most steps whose length is the job's present one."""
+LEAST_USUAL = 8
+"""Fewest steps whose length is the job's present one."""
 VAGUE_STEPS = 12
 """With fewer in a running job there is no finding without a cause."""
 
@@ -64,6 +64,10 @@ class Evidence:
     """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
     first: int = 0
     """The first step since the job last changed."""
+    before_first: int = 0
+    """The first step since the change before that one."""
+    wander_ns: float = 0.0
+    """Standard deviation of the length of a few steps in a row. 0: not known."""
 
     @property
     def step_ns(self) -> float:
@@ -80,8 +84,13 @@ class Evidence:
 
     @property
     def before(self) -> tuple[Mapping[int, StepTotals], ...]:
-        """Return the steps before `first`, as `counted`; not the last of them, as the job changed then."""
-        return _counted(self.ranks.values(), 0, self.first - 1)
+        """Return the steps between the last two changes; not the last of them, as the job changed then."""
+        return _completed(self.ranks.values(), self.before_first, self.first - 1)
+
+    @property
+    def since(self) -> tuple[Mapping[int, StepTotals], ...]:
+        """Return the steps from `first` on, more than `counted` has: lengths vary more than counters."""
+        return _completed(self.ranks.values(), self.first)
 
     @property
     def exposed_wait_ns(self) -> int:
@@ -131,19 +140,21 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
         transfers=snapshot.transfers,
-        counted=() if is_trace else _counted(known.values(), first),
+        counted=() if is_trace else _completed(known.values(), first, most=COUNTED_STEPS),
         first=first,
+        before_first=max(FIRST_STEPS, snapshot.before_step),
+        wander_ns=snapshot.wander_ns,
     )
 
 
-def _counted(
-    views: Collection[RankView], first: int, stop: int | None = None
+def _completed(
+    views: Collection[RankView], first: int, stop: int | None = None, most: int = EVIDENCE_STEPS
 ) -> tuple[Mapping[int, StepTotals], ...]:
     """Return the newest steps from `first` on and before `stop` that all of these ranks completed, oldest
     first.
     """
     by_number: dict[int, dict[int, StepTotals]] = {}
-    most = min(COUNTED_STEPS, evidence_steps(len(views)))
+    most = min(most, evidence_steps(len(views)))
     for view in views:
         end = len(view.history)
         if stop is not None:
@@ -155,11 +166,11 @@ def _counted(
 
 
 def usual_ns(counted: Iterable[Mapping[int, StepTotals]]) -> float | None:
-    """Return the median length of the newest of these steps that were not measured; None: too few."""
+    """Return the median length of those of these steps that were not measured; None: too few."""
     usual = [totals for totals in counted if not any(step.measured for step in totals.values())]
     if len(usual) < LEAST_USUAL:
         return None
-    return median(step.step_ns for totals in usual[-MOST_USUAL:] for step in totals.values())
+    return median(step.step_ns for totals in usual for step in totals.values())
 
 
 def _steps(

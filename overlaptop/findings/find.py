@@ -11,6 +11,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import OPPOSITES, Finding
 from overlaptop.findings.gains import by_change_ns, most_by_gpus_ns
 from overlaptop.findings.measures import cpus_are_short
+from overlaptop.fleet.waits import WORTH_SHARE
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
 """Modules by name: each file of the folder is a rule."""
@@ -19,6 +20,9 @@ MENDS_HOST = (
     "unused_parameters",
 )  # fmt: skip
 """Rules whose advice speeds up hosts."""
+MOST_WANDERING, MOST_WANDERING_BY_CHANGE, MOST_BY_MEASURING = 0.25, 0.5, 0.5
+"""A late rank's gain is unknown if steps wander, or measuring makes them longer, by more than this share of
+it. A gain that was measured as a change of the steps has no part of the second, and less of the first."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -54,15 +58,34 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
-    """Let the finding about a late rank, if there is one, gain what the job lost when it changed."""
+    """Let the finding about a late rank, if there is one, gain what the job lost when it changed. Let gains
+    be unknown that varying steps hide.
+    """
     # `long_steps` is about other steps than usual ones.
     blamed = [
         each
         for each in found
         if each.why_late and each.rule != "long_steps" and (each.gain_ns or each.rule == "busy_cpu")
     ]
-    if len(blamed) != 1 or (longer_ns := by_change_ns(evidence, blamed[0])) is None:
-        return found
-    since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
-    told = replace(blamed[0], measured=f"{blamed[0].measured}; {since}", gain_ns=round(longer_ns))
-    return [told if each is blamed[0] else each for each in found]
+    longer_ns = by_change_ns(evidence, blamed[0]) if len(blamed) == 1 else None
+    told = {id(each): _unless_hidden(evidence, each, longer_ns) for each in blamed}
+    return [told.get(id(each), each) for each in found]
+
+
+def _unless_hidden(evidence: Evidence, blamed: Finding, longer_ns: float | None) -> Finding:
+    hiding = {"steps wander by": (evidence.wander_ns, MOST_WANDERING)}
+    if longer_ns is not None:
+        since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
+        blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(longer_ns))
+        hiding = {"steps wander by": (evidence.wander_ns, MOST_WANDERING_BY_CHANGE)}
+    elif evidence.steps:
+        hiding["measuring makes steps longer by"] = (
+            evidence.step_ns - evidence.usual_ns,
+            MOST_BY_MEASURING,
+        )
+    is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
+    for does, (ns, most) in hiding.items():
+        if blamed.gain_ns is not None and not is_little and ns > most * blamed.gain_ns:
+            why = f"{does} {text.duration(ns)}, which hides the gain"
+            return replace(blamed, measured=f"{blamed.measured}; {why}", gain_ns=None)
+    return blamed

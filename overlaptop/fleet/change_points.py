@@ -59,6 +59,8 @@ class ChangePoints:
     def __init__(self) -> None:
         self.first_step = 0
         """First step since the last change, by the job itself or by a setting. 0 if there was none."""
+        self.before_step = 0
+        """First step of the level before that change."""
         self.changed_setting = -1
         """Last step that a setting changed."""
         self._read = -1
@@ -81,6 +83,11 @@ class ChangePoints:
         """The ranks of these."""
         self._wander = np.zeros(1)
         """Standard deviation of each row's blocks; 0 while they are too few."""
+
+    @property
+    def wander_ns(self) -> float:
+        """Standard deviation of the median of `BLOCK_STEPS` steps about their level. 0: not known."""
+        return float(self._wander[0])
 
     def look(self, views: Sequence[RankView]) -> None:
         """Add the ranks' new steps."""
@@ -173,6 +180,8 @@ class ChangePoints:
                 return
 
     def _begin_level(self, first_step: int) -> None:
+        if first_step - self.first_step >= LEAST_BEFORE:  # else the same change, found more exactly
+            self.before_step = self.first_step
         self.first_step = first_step
         while self._columns and self._columns[0][0] < first_step:
             self._columns.popleft()

@@ -266,6 +266,10 @@ class Snapshot:
     """Transfer times of such steps in the last minutes, oldest first."""
     first_step: int = 0
     """First step since the job changed, by itself or by a setting. 0 if it has not."""
+    before_step: int = 0
+    """First step since the change before that one."""
+    wander_ns: float = 0.0
+    """Standard deviation of the length of a few steps in a row. 0: not known."""
     compared: frozenset[int] = frozenset()
     """The ranks whose timelines are compared: all of a small job, some of a large one."""
     recorded: bool = False

@@ -112,6 +112,8 @@ class WaitBreakdown:
             kept_step_waits=kept,
             transfers=self._transfers.kept,
             first_step=first_step,
+            before_step=self._changes.before_step,
+            wander_ns=self._changes.wander_ns,
             compared=self._compared.ranks,
         )
 

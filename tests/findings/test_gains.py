@@ -235,13 +235,33 @@ def test_steps_without_a_busy_cpu_are_compared_with_steps_so_long_that_each_is_m
     assert found.gain_ns == (pytest.approx(0.9 * busy.step_ns, rel=0.01) if is_measured else None)
 
 
+@pytest.mark.parametrize(
+    ("wander", "is_change", "is_known"),
+    [(0.2, False, True), (0.4, False, False), (0.4, True, True), (0.6, True, False)],
+)
+def test_gain_that_wandering_steps_hide_is_unknown(wander, is_change, is_known):
+    """``wander``: as a share of the gain."""
+    late = usual_steps(two(20, host_ns=(8, 40)), 1.0)
+    late = changed(two(0), 0.6, late) if is_change else late
+    gain_ns = why_late(late).gain_ns
+    found = why_late(replace(late, wander_ns=wander * gain_ns))
+    assert found.gain_ns == (gain_ns if is_known else None)
+    assert ("steps wander by" in found.measured) == (not is_known)
+
+
+def test_gain_of_less_than_what_measuring_adds_is_unknown():
+    found = why_late(usual_steps(two(20, host_ns=(8, 70)), 0.7))
+    assert found.gain_ns is None
+    assert "measuring makes steps longer by" in found.measured
+
+
 def changed(before, length, after):
     """A job since it changed. ``length``: of its steps before, as a share of those since."""
     earlier = usual_steps(before, length * after.step_ns / before.step_ns).counted
+    steps = [*enumerate(earlier), *enumerate(after.counted, 946)]
     ranks = {
         rank: structs.replace(
-            view,
-            history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)],
+            view, history=[structs.replace(each[rank], step=number) for number, each in steps]
         )
         for rank, view in after.ranks.items()
     }

@@ -15,11 +15,11 @@ from .builders import MS, Clock, info, unmeasured, welcome
 ONSET, STEP_MS = 100, 80.0
 
 
-def looks(length_ms, steps=240, ranks=1, at_once=False, told=lambda rank, number: {}):
+def looks(length_ms, steps=240, ranks=1, at_once=False, told=lambda rank, number: {}, changes=None):
     """After each step of a job, or after all, the first step since it changed. ``length_ms(number)``;
-    ``told``: what totals hold besides.
+    ``told``: what totals hold besides; ``changes``: to be read afterwards.
     """
-    fleet, changes, found = JobState(Clock()), ChangePoints(), []
+    fleet, changes, found = JobState(Clock()), changes or ChangePoints(), []
     for message in (welcome(world_size=ranks), *map(info, range(ranks))):
         fleet.apply(message)
     for number in range(steps):
@@ -237,6 +237,20 @@ def test_changed_setting_is_a_change_and_a_restart_forgets_it():
     fleet.apply(replace(unmeasured(0, 0), start_ns=unmeasured(0, 900).start_ns))
     changes.look(fleet.snapshot().ranks)
     assert changes.first_step == 0
+
+
+def test_level_before_a_change_begins_where_the_job_changed_before():
+    length_ms, changes = around(1), ChangePoints()
+    looks(lambda number: length_ms(1.5 if ONSET <= number < ONSET + 60 else 1), changes=changes)
+    assert (changes.before_step, changes.first_step) == pytest.approx((ONSET, ONSET + 60), abs=3)
+
+
+@pytest.mark.parametrize("wander_ms", [0.0, 4.0])
+def test_steps_wander_by_what_few_steps_in_a_row_differ_from_others(wander_ms):
+    draw, length_ms, changes = random.Random(1), around(1, spread=0.005), ChangePoints()
+    strays_ms = [draw.gauss(0, wander_ms) for _ in range(30)]
+    looks(lambda number: length_ms() + strays_ms[number // 8], changes=changes)
+    assert changes.wander_ns / MS == pytest.approx(wander_ms, rel=0.4, abs=0.3)
 
 
 def test_job_that_changes_all_the_time_is_given_longer():
