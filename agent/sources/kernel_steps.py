@@ -30,7 +30,7 @@ from overlaptop.agent.sources.cupti.layouts import (
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
 from overlaptop.timeline import coherence, spans
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
-from overlaptop.timeline.overlap import MUCH_IDLE, stalls
+from overlaptop.timeline.overlap import MUCH_IDLE, WHOLE_STEP, stalls
 
 MARK_WORDS = 3
 """Words of 4 bytes that a mark's memset writes."""
@@ -179,7 +179,7 @@ def read_steps(
     ]
     marked = activities[[row for _, row in seen]]
     gpu_ns = (marked["start_ns"] + clock_offset_ns).tolist()
-    hosts = _HostTimes(activities, seen, clock_offset_ns)
+    hosts = _HostTimes(activities, seen, gpu_ns, clock_offset_ns)
     cuts = np.searchsorted(nccl_launches, _since(marked["correlation"], first_launch)).tolist()
 
     steps = []
@@ -227,11 +227,16 @@ class _HostTimes:
     """The host's time between marks less its synchronisations."""
 
     def __init__(
-        self, activities: Activities, seen: Sequence[tuple[StreamMark, int]], clock_offset_ns: int
+        self,
+        activities: Activities,
+        seen: Sequence[tuple[StreamMark, int]],
+        gpu_ns: Sequence[int],
+        clock_offset_ns: int,
     ) -> None:
         launches, is_sync = activities["correlation"], activities["kind"] == SYNCHRONIZATION
         starts_ns = activities["start_ns"] + clock_offset_ns
         self._set_ns = [mark.host_ns for mark, _ in seen]
+        self._gpu_ns = gpu_ns
         self._marked = _since(launches[[row for _, row in seen]], launches[seen[0][1]])
         self._copies = _since(layouts.blocking_copies(activities)["correlation"], launches[seen[0][1]])
         is_blocked = is_sync & (activities["value"] != STREAM_WAITS)
@@ -246,13 +251,17 @@ class _HostTimes:
 
     def between(self, begin: int, end: int) -> int | None:
         """Return it for these places in `seen`, in ns. None: a full queue or a copy to pageable memory may
-        have blocked the host, too; CUPTI does not say for how long.
+        have blocked the host, too; CUPTI does not say for how long. A queue did if the host is steps ahead
+        and yet takes as long as the GPU.
         """
         copied = (self._copies >= self._marked[begin]) & (self._copies < self._marked[end])
         if copied.any() or any(self._is_full[begin : end + 1]):
             return None
         first_ns, last_ns = self._set_ns[begin], self._set_ns[end]
-        return last_ns - first_ns - spans.length_ns(spans.clip(self._blocked, first_ns, last_ns))
+        own_ns = last_ns - first_ns - spans.length_ns(spans.clip(self._blocked, first_ns, last_ns))
+        step_ns = self._gpu_ns[end] - self._gpu_ns[begin]
+        is_held = self._gpu_ns[end] - last_ns >= step_ns and own_ns >= WHOLE_STEP * step_ns
+        return None if is_held else own_ns
 
 
 def _at_possible_times(

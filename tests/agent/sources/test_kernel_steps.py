@@ -161,6 +161,19 @@ def test_a_full_queue_may_have_blocked_the_host(waiting, known):
     assert [step.host_ns is not None for step in read(trace)] == [known, known]
 
 
+@pytest.mark.parametrize(
+    ("lead_ns", "synchronised_ns", "host_ns"), [(250, 0, None), (250, 40, 60), (50, 0, 100)]
+)
+def test_a_host_that_is_steps_ahead_and_no_faster_than_the_gpu_was_blocked(
+    lead_ns, synchronised_ns, host_ns
+):
+    trace = Trace()
+    trace.mark(0, 100 + lead_ns, host_ns=100)
+    trace.synchronisation(110, 110 + synchronised_ns, STREAM)
+    trace.mark(1, 200 + lead_ns, host_ns=200)
+    assert read(trace)[0].host_ns == host_ns
+
+
 @pytest.mark.parametrize(("memory", "known"), [(PINNED, [True, True]), (PAGEABLE, [False, True])])
 def test_a_copy_to_pageable_memory_may_have_blocked_the_host(memory, known):
     trace = Trace()
