@@ -11,14 +11,14 @@ from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, nic_traffic_of, traffic_of
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, nic_traffic_of, traffic_of
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.fleet.wait_breakdown import WaitBreakdown
 from overlaptop.fleet.window import MOST_HISTORY_STEPS, evidence_steps, history_steps
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
     EnvironmentFacts,
     Facts,
@@ -55,45 +55,37 @@ MAX_SAMPLES = 128
 class _Rank:
     """One rank's state between snapshots, and where it runs."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.info: RankInfo | None = None
+    def __init__(self, rank: int, node: str) -> None:
+        self.known = RankView(rank, node=node)
+        """Its view without the fields that follow from its steps and samples."""
+        self.arrived_ns = 0
+        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
+        self.traffic_due = False
+        self._sample_history: tuple[DeviceSample, ...] | None = ()
+        self._begin_steps()
+
+    def _begin_steps(self) -> None:
         self.steps: deque[StepTotals] = deque()
         self.older: deque[StepTotals] = deque()
         """Measured steps that no longer fit into `steps`."""
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.timelines = Timelines()
+        self.stacks: deque[StackSamples] = deque(maxlen=MAX_STACKS)
         self.longest_step_ns = 0
         self.disturbed_step = -1
-        self.arrived_ns = 0
-        self.end: RankEnd | None = None
-        self.knobs: tuple[Knob, ...] = ()
-        self.gradients: GradientFacts | None = None
-        self.own_cost: OwnCost | None = None
-        self.environment: EnvironmentFacts | None = None
-        self.stalled: RankStalled | None = None
-        self.stacks: deque[StackSamples] = deque(maxlen=MAX_STACKS)
-        self.machine: MachineFacts | None = None
-        self.device: DeviceFacts | None = None
-        self.numa: NumaFacts | None = None
-        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
         self.window = StepWindow()
-        self.traffic: Traffic | None = None
-        self.nic_traffic: Traffic | None = None
-        self.traffic_due = False
         self._step_history: tuple[StepTotals, ...] | None = ()
         self._older_history: tuple[StepTotals, ...] = ()
-        self._sample_history: tuple[DeviceSample, ...] | None = ()
 
-    @property
-    def ended(self) -> bool:
-        return self.end is not None
+    def learn(self, **facts: object) -> None:
+        """Set these fields of its view."""
+        self.known = replace(self.known, **facts)
 
     @property
     def nic(self) -> tuple[str, str] | None:
         """Host and name of its adapter; None if not known, or if the job has no other nodes."""
-        info, name = self.info, self.numa.nic if self.numa is not None else ""
+        info, name = self.known.info, self.known.numa.nic if self.known.numa is not None else ""
         if info is None or not name or (info.local_world_size or info.world_size) == info.world_size:
             return None
         return info.host, name
@@ -103,16 +95,7 @@ class _Rank:
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
-            # The rank restarted and counts from 0 again.
-            self.steps.clear()
-            self.older.clear()
-            self.window = StepWindow()
-            self.measured = None
-            self.details.clear()
-            self.timelines.clear()
-            self.stacks.clear()
-            self.longest_step_ns = 0
-            self.disturbed_step = -1
+            self._begin_steps()  # the rank restarted and counts from 0 again
         if self.steps:
             self.longest_step_ns = max(self.longest_step_ns, step.step_ns)
         if step.disturbed:
@@ -153,17 +136,16 @@ class _Rank:
             self.stacks.clear()  # the clock was set back
         self.stacks.append(taken)
 
-    def view(self, now_ns: int, node: str, *, is_silent: bool) -> RankView:
+    def view(self, now_ns: int, *, is_silent: bool) -> RankView:
         if self._step_history is None:
             self._step_history, self._older_history = tuple(self.steps), tuple(self.older)
         if self._sample_history is None:
             self._sample_history = tuple(self.samples)
         last = self.steps[-1] if self.steps else None
         age_s = None if last is None else max(0, now_ns - self.arrived_ns) / 1e9
-        stale = not self.ended and age_s is not None and is_stale(age_s, self.steps)
-        return RankView(
-            rank=self.rank,
-            info=self.info,
+        stale = not self.known.ended and age_s is not None and is_stale(age_s, self.steps)
+        return replace(
+            self.known,
             last=last,
             measured=self.measured,
             history=self._step_history,
@@ -175,23 +157,10 @@ class _Rank:
             disturbed_step=self.disturbed_step,
             age_s=age_s,
             stale=stale,
-            ended=self.ended,
             dropped=last.dropped if last else 0,
-            machine=self.machine,
-            device=self.device,
-            numa=self.numa,
             samples=self._sample_history,
-            knobs=self.knobs,
-            gradients=self.gradients,
-            own_cost=self.own_cost,
-            environment=self.environment,
-            stalled=self.stalled,
             stacks=tuple(self.stacks),
-            traffic=self.traffic,
-            nic_traffic=self.nic_traffic,
-            node=node,
             silent=stale and is_silent,
-            end=self.end,
         )
 
 
@@ -231,12 +200,13 @@ class JobState:
 
     @property
     def every_rank_ended(self) -> bool:
-        seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
-        return bool(seen) and all(rank.ended for rank in seen)
+        seen = [rank for rank in self._ranks.values() if rank.known.info is not None or rank.steps]
+        return bool(seen) and all(rank.known.ended for rank in seen)
 
     @property
     def any_rank_failed(self) -> bool:
-        return any(rank.end is not None and rank.end.failed for rank in self._ranks.values())
+        ends = (rank.known.end for rank in self._ranks.values())
+        return any(end is not None and end.failed for end in ends)
 
     def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
         """Set the connection's state, its reason, and the frames lost on it since the start."""
@@ -266,7 +236,7 @@ class JobState:
                 self._commands.take(message, self._steps_of)
             case RankEnd():
                 if (rank := self._rank(message.rank)) is not None:
-                    rank.end = message
+                    rank.learn(end=message)
                     self._by_gpu = None
             case DeviceSample():
                 self._add_sample(message)
@@ -293,8 +263,7 @@ class JobState:
         self._refresh_traffic()
         silent = self._silent if self._hub_state is HubState.LIVE else ()
         views = tuple(
-            self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
-            for number in sorted(self._ranks)
+            self._ranks[number].view(now_ns, is_silent=number in silent) for number in sorted(self._ranks)
         )
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
         fresh = tuple(self._fresh)
@@ -324,8 +293,8 @@ class JobState:
 
     def _grown_job(self) -> Welcome | None:
         """Return the job with as many ranks as they report: the hub may only know the launcher's number."""
-        infos = [rank.info for rank in self._ranks.values() if rank.info is not None and not rank.ended]
-        largest = max((info.world_size for info in infos), default=0)
+        running = [rank.known.info for rank in self._ranks.values() if not rank.known.ended]
+        largest = max((info.world_size for info in running if info is not None), default=0)
         if self._job is None or largest <= self._job.world_size:
             return self._job
         return replace(self._job, world_size=largest)
@@ -335,13 +304,13 @@ class JobState:
             return None
         if number not in self._ranks:
             if self._node and len(self._ranks) >= MAX_NODE_RANKS:
-                ended = next((rank for rank in self._ranks.values() if rank.ended), None)
+                ended = next((rank for rank in self._ranks.values() if rank.known.ended), None)
                 if ended is None:
                     return None
-                del self._ranks[ended.rank]
-                self._commands.forget(ended.rank)
+                del self._ranks[ended.known.rank]
+                self._commands.forget(ended.known.rank)
                 self._by_gpu = None
-            self._ranks[number] = _Rank(number)
+            self._ranks[number] = _Rank(number, self._node)
         return self._ranks[number]
 
     def _steps_of(self, number: int) -> Sequence[StepTotals]:
@@ -373,23 +342,23 @@ class JobState:
     def _learn(self, rank: _Rank, facts: Facts) -> None:
         match facts:
             case MachineFacts():
-                rank.machine = facts
+                rank.learn(machine=facts)
             case DeviceFacts():
-                rank.device = facts
+                rank.learn(device=facts)
                 rank.traffic_due = True
                 self._by_gpu = None
             case NumaFacts():
-                rank.numa = facts
+                rank.learn(numa=facts)
             case KnobFacts():
-                rank.knobs = facts.knobs
+                rank.learn(knobs=facts.knobs)
             case GradientFacts():
-                rank.gradients = facts
+                rank.learn(gradients=facts)
             case OwnCost():
-                rank.own_cost = facts
+                rank.learn(own_cost=facts)
             case EnvironmentFacts():
-                rank.environment = facts
+                rank.learn(environment=facts)
             case RankStalled():
-                rank.stalled = facts if facts.hung or facts.stack else None
+                rank.learn(stalled=facts if facts.hung or facts.stack else None)
             case StackSamples():
                 rank.add_stacks(facts, self._replaying)
 
@@ -398,25 +367,27 @@ class JobState:
         if due and self._by_gpu is None:
             self._by_gpu = {}
             for rank in self._ranks.values():
-                if not rank.ended and rank.device is not None and rank.device.gpu_uuid:
-                    self._by_gpu.setdefault(rank.device.gpu_uuid, []).append(rank)
+                if not rank.known.ended and rank.known.gpu_uuid:
+                    self._by_gpu.setdefault(rank.known.gpu_uuid, []).append(rank)
         by_gpu = self._by_gpu or {}
         by_nic: dict[tuple[str, str] | None, list[_Rank]] = {}
         for rank in self._ranks.values() if due else ():
-            if rank.nic is not None and not rank.ended:
+            if rank.nic is not None and not rank.known.ended:
                 by_nic.setdefault(rank.nic, []).append(rank)
         for rank in due:
             rank.traffic_due = False
-            if rank.device is not None and (sharers := by_gpu.get(rank.device.gpu_uuid)):
-                rank.traffic = traffic_of(
-                    rank.device,
+            if (device := rank.known.device) is not None and (sharers := by_gpu.get(device.gpu_uuid)):
+                infos = [each.known.info for each in sharers]
+                traffic = traffic_of(
+                    device,
                     rank.samples,
                     [each.window for each in sharers],
                     by_gpu,
-                    on_cpu=any(each.info is not None and each.info.source == "host" for each in sharers),
+                    on_cpu=any(info is not None and info.source == "host" for info in infos),
                 )
+                rank.learn(traffic=traffic)
             if near := by_nic.get(rank.nic):
-                rank.nic_traffic = nic_traffic_of(rank.samples, [each.window for each in near])
+                rank.learn(nic_traffic=nic_traffic_of(rank.samples, [each.window for each in near]))
 
     def _bound_timelines(self) -> None:
         """Drop the oldest timelines beyond MAX_TIMELINE_BYTES, which ranks may have that were compared."""
@@ -429,11 +400,11 @@ class JobState:
         rank = self._rank(info.rank)
         if rank is None:
             return
-        if rank.info is not None and rank.info.pid != info.pid:
-            rank = self._ranks[info.rank] = _Rank(info.rank)  # another process has taken its place
+        if rank.known.info is not None and rank.known.info.pid != info.pid:
+            # Another process has taken its place.
+            rank = self._ranks[info.rank] = _Rank(info.rank, self._node)
             self._commands.forget(info.rank)
-        rank.info = info
-        rank.end = None
+        rank.learn(info=info, end=None)
         self._by_gpu = None
 
     def _welcome(self, welcome: Welcome) -> None:

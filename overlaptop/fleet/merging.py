@@ -115,7 +115,7 @@ class Merger:
                 views[view.rank] = structs.replace(view, node_lost=True) if node.lost else view
         for rank in range(min(job.world_size, MAX_RANKS)) if job is not None else ():
             if rank not in views:
-                views[rank] = RankView(rank, None, None, None, (), None, None, False, False, 0)
+                views[rank] = RankView(rank)
         return tuple(views[rank] for rank in sorted(views))
 
     def _notices(self, parts: Sequence[NodeSnapshot]) -> tuple[Notice, ...]:

@@ -104,7 +104,6 @@ def _in_step(view: RankView, number: int) -> RankView:
         stale=False,
         silent=False,
         node_lost=False,
-        ended=False,
         end=None,
         stalled=None,
     )

@@ -60,19 +60,18 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     """The present state of one rank."""
 
     rank: int
-    info: RankInfo | None
-    last: StepTotals | None
-    measured: StepTotals | None
+    info: RankInfo | None = None
+    last: StepTotals | None = None
+    measured: StepTotals | None = None
     """Newest step with lane totals; in a Snapshot of the whole job, the newest that all ranks have."""
-    history: tuple[StepTotals, ...]
+    history: tuple[StepTotals, ...] = ()
     """Oldest first, bounded; ends with ``last``."""
-    detail: StepDetail | None
-    age_s: float | None
+    detail: StepDetail | None = None
+    age_s: float | None = None
     """Seconds since the newest step arrived here. None before the first step."""
-    stale: bool
+    stale: bool = False
     """No step has arrived for much longer than this rank's steps take."""
-    ended: bool
-    dropped: int
+    dropped: int = 0
     details: tuple[StepDetail, ...] = ()
     """The last few timelines, oldest first. Several may arrive together."""
     timelines: tuple[KeptTimeline, ...] = ()
@@ -118,6 +117,10 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     step. Lane totals are of measured steps, the length is of all steps."""
     mean_waits: WaitTimes | None = None
     """Means of ``waits``. The exposed parts add up to the mean exposed time."""
+
+    @property
+    def ended(self) -> bool:
+        return self.end is not None
 
     @property
     def gpu_uuid(self) -> str:
