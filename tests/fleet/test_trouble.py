@@ -88,10 +88,17 @@ def test_rank_with_a_disabled_agent_need_make_no_steps(job):
     assert job.trouble is None
 
 
+def died(rank, exit_code=None, *, after_ns=0):
+    return RankEnd(rank, T0 + after_ns, False, exit_code=exit_code)
+
+
+def told(rank, failure="", exit_code=None, *, after_ns=0):
+    """The agent reports the end of its rank."""
+    return RankEnd(rank, T0 + after_ns, True, failure, exit_code)
+
+
 def test_first_rank_to_fail_is_to_blame(job):
-    job.send(
-        RankEnd(1, T0 + S, True, "ValueError: boom"), RankEnd(0, T0 + 2 * S, True, "RuntimeError: lost")
-    )
+    job.send(told(1, "ValueError: boom", after_ns=S), told(0, "RuntimeError: lost", after_ns=2 * S))
     job.fleet.set_hub_state(HubState.ENDED)
     found = job.trouble
     assert (found.kind, found.ranks, found.why, found.others) == (
@@ -99,50 +106,47 @@ def test_first_rank_to_fail_is_to_blame(job):
     )  # fmt: skip
 
 
-def test_a_rank_that_ends_without_a_reason_has_died(job):
-    job.send(RankEnd(0, T0, clean=False))
-    assert job.words == (Kind.DIED, (0,))
-    job.send(RankEnd(1, T0 + S, clean=True))
-    assert job.words == (Kind.DIED, (0,))
-    job.send(RankEnd(1, T0 - S, clean=False))
-    assert job.words == (Kind.ALL_DIED, (1,))  # the first is not blamed alone
+KILLED = "rank 1 killed by SIGKILL: by somebody, or by the kernel if memory ran out"
+WITHOUT_A_WORD = "died without a word: by a signal, or os._exit"
+ONE_MORE = "; 1 other rank ended badly after it"
 
 
-def test_exit_codes_tell_who_was_killed_and_who_ended_after_it(job):
-    job.send(
-        RankEnd(0, T0, clean=False, exit_code=-15), RankEnd(1, T0 + S // 50, clean=False, exit_code=-9)
-    )
-    assert job.words == (Kind.DIED, (1,))
-    killed = "rank 1 killed by SIGKILL: by somebody, or by the kernel if memory ran out"
-    assert in_full(job.trouble) == f"{killed}; 1 other rank ended badly after it"
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ([died(1, 3)], "rank 1 ended with exit status 3, without a reason: by os._exit"),
+        ([died(1)], f"rank 1 {WITHOUT_A_WORD}"),
+        ([told(1, exit_code=-6)], "rank 1 killed by SIGABRT"),
+        ([told(1, "SystemExit: no", 1)], "rank 1 failed: SystemExit: no"),
+        ([died(1, 0)], None),
+        ([told(1, exit_code=0)], None),
+        ([died(1), told(0, after_ns=S)], f"rank 1 {WITHOUT_A_WORD}"),
+        # A launcher ends the others by SIGTERM, also if the first one failed by itself.
+        ([died(0, -15), died(1, -9, after_ns=S // 50)], KILLED + ONE_MORE),
+        ([died(0, -15), told(1, "a", 1, after_ns=S // 50)], f"rank 1 failed: a{ONE_MORE}"),
+        # If all died alike, the first is not blamed alone; some may have been ended by their launcher.
+        ([died(0), died(1, after_ns=-S)], f"all ranks {WITHOUT_A_WORD}; rank 1 first"),
+        ([died(0, -15), died(1, -15)], "all ranks killed by SIGTERM; rank 0 first"),
+        ([died(1), died(0, -15, after_ns=1)], f"all ranks {WITHOUT_A_WORD}; rank 1 first"),
+        ([died(1), died(0, -9, after_ns=1)], f"rank 1 {WITHOUT_A_WORD}{ONE_MORE}"),
+        # A death is noticed a moment late, and comes before what it led to.
+        ([told(0, "lost"), died(1, after_ns=NOTICED_NS // 2)], f"rank 1 {WITHOUT_A_WORD}{ONE_MORE}"),
+        ([told(0, "lost"), died(1, after_ns=2 * NOTICED_NS)], f"rank 0 failed: lost{ONE_MORE}"),
+    ],
+)
+def test_first_end_and_its_cause_are_named(job, ends, words):
+    job.send(*ends)
+    assert (job.trouble and in_full(job.trouble)) == words
+
+
+def test_rank_that_its_launcher_ended_is_told_from_the_first(job):
+    job.send(died(0, -15), died(1, -9, after_ns=S // 50))
     first = first_failure(job.fleet.snapshot().ranks)
     said = [endings(view, first) for view in job.fleet.snapshot().ranks]
     assert said == [
         ["killed by SIGTERM after rank 1", "SIGTERM after rank 1", "SIGTERM"],
         ["killed by SIGKILL", "SIGKILL", "SIGKILL"],
     ]
-    # A launcher ends the others also where the first one has failed by itself.
-    job.send(RankEnd(1, T0 + S // 50, True, "ValueError: boom", 1))
-    assert job.words == (Kind.FAILED, (1,))
-
-
-@pytest.mark.parametrize(
-    ("end", "words"),
-    [
-        (
-            RankEnd(1, T0, False, exit_code=3),
-            "rank 1 ended with exit status 3, without a reason: by os._exit",
-        ),
-        (RankEnd(1, T0, False), "rank 1 died without a word: by a signal, or os._exit"),
-        (RankEnd(1, T0, True, exit_code=-6), "rank 1 killed by SIGABRT"),
-        (RankEnd(1, T0, True, "SystemExit: no", 1), "rank 1 failed: SystemExit: no"),
-        (RankEnd(1, T0, False, exit_code=0), None),
-        (RankEnd(1, T0, True, exit_code=0), None),
-    ],
-)
-def test_an_end_text(job, end, words):
-    job.send(end)
-    assert (job.trouble and in_full(job.trouble)) == words
 
 
 @pytest.mark.parametrize(
@@ -167,26 +171,6 @@ def test_interrupted_hang_is_told_from_a_good_end(job):
     waits = GroupCalls("0", (0, 1), (IssuedCall("allreduce", 4, 7, T0),))
     job.send(RankStalled(0, True, (waits,)), RankStalled(1, True))
     assert "(SIGINT) while no step ended: rank 1 has not entered" in ended_well(ranks())
-
-
-def test_where_all_ended_by_one_signal_no_rank_is_blamed(job):
-    job.send(*(RankEnd(rank, T0, False, exit_code=-15) for rank in (0, 1)))
-    assert in_full(job.trouble) == "all ranks killed by SIGTERM; rank 0 first"
-
-
-def test_nor_where_some_may_have_been_ended_by_their_launcher(job):
-    job.send(RankEnd(1, T0, False), RankEnd(0, T0 + 1, False, exit_code=-15))
-    assert in_full(job.trouble) == "all ranks died without a word: by a signal, or os._exit; rank 1 first"
-    job.send(RankEnd(0, T0 + 1, False, exit_code=-9))
-    assert job.words == (Kind.DIED, (1,))
-
-
-def test_death_noticed_a_moment_late_comes_before_what_it_led_to(job):
-    failure = RankEnd(0, T0, True, "RuntimeError: connection closed by peer")
-    job.send(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
-    assert job.words == (Kind.DIED, (1,))
-    job.send(RankEnd(1, T0 + 2 * NOTICED_NS, clean=False))
-    assert job.words == (Kind.FAILED, (0,))
 
 
 def test_job_that_started_again_is_in_no_trouble(job):
