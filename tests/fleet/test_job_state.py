@@ -76,12 +76,18 @@ def test_newest_measured_step_outlives_a_history_without_any(fleet):
     assert (view.last.step, view.measured.step) == (HISTORY_STEPS + 49, 0)
 
 
-def test_history_that_comes_again_changes_nothing(fleet):
-    sent = [*(step(0, number) for number in range(5)), *(sample(0, number / 2) for number in range(9))]
-    before = feed(fleet, *sent).ranks[0]
-    again = feed(fleet, welcome(), *sent, status())
-    assert (again.ranks[0].history, again.ranks[0].samples) == (before.history, before.samples)
-    assert (again.fresh, again.fresh_samples) == ((), ())
+@pytest.mark.parametrize("shift_ns", [0, 30 * MS], ids=["same", "better clock"])
+def test_history_that_comes_again_changes_nothing(fleet, shift_ns):
+    def history(shift_ns, steps=5):
+        yield Notice(0, T0 + shift_ns, "info", "hello")
+        yield from (step(0, at, start_ns=T0 + at * 80 * MS + shift_ns) for at in range(steps))
+        yield from (sample(0, at / 2) for at in range(9))
+
+    before = feed(fleet, *history(0)).ranks[0]
+    again = feed(fleet, welcome(), *history(shift_ns, steps=7), status())
+    assert (again.ranks[0].history[:5], again.ranks[0].samples) == (before.history, before.samples)
+    assert ([fresh.step for fresh in again.fresh], again.fresh_samples) == ([5, 6], ())
+    assert len(again.notices) == 1
 
 
 def test_stack_samples_of_the_last_seconds_are_kept(fleet):
@@ -92,21 +98,16 @@ def test_stack_samples_of_the_last_seconds_are_kept(fleet):
     assert feed(fleet, stacks(0, 7)).ranks[0].stacks == (stacks(0, 7),), "the clock was set back"
 
 
-@pytest.mark.parametrize("restarted", [info(0, pid=2), step(0, 0, start_ns=T0 + 60 * S)])
-def test_stack_samples_of_a_restarted_rank_are_forgotten(fleet, restarted):
-    feed(fleet, info(0, pid=1), step(0, 5), stacks(0, 3))
-    assert feed(fleet, restarted).ranks[0].stacks == ()
-
-
 def test_a_restarted_rank_begins_anew(fleet):
     later = step(0, 0, start_ns=T0 + 3600 * S)
     machine_of = (machine(0), device(0), numa(0), sample(0))
-    feed(fleet, info(0, pid=1), *machine_of, *(step(0, number) for number in range(5)))
+    feed(fleet, info(0, pid=1), *machine_of, *(step(0, number) for number in range(5)), stacks(0, 3))
     assert feed(fleet, info(0, pid=1, backend="gloo")).ranks[0].device == device(0)
-    assert feed(fleet, later).ranks[0].history == (later,)  # it counts from 0 again
-    view = feed(fleet, info(0, pid=2)).ranks[0]
+    view = feed(fleet, later).ranks[0]  # it counts from 0 again
+    assert (view.history, view.stacks) == ((later,), ())
+    view = feed(fleet, stacks(0, 4), info(0, pid=2)).ranks[0]
     assert (view.machine, view.device, view.numa, view.traffic, view.last) == (None,) * 5
-    assert (view.samples, view.history) == ((), ())
+    assert (view.samples, view.history, view.stacks) == ((), (), ())
 
 
 def test_another_job_empties_the_fleet_and_the_same_one_does_not(fleet):

@@ -9,7 +9,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import Notice
 
-from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, report, sample, status, step, welcome
+from .builders import BUCKET_CAP_MB, T0, Clock, S, info, report, sample, step, welcome
 from .hub import PlayedFleet
 
 
@@ -146,21 +146,6 @@ def test_notices_of_all_nodes_stand_in_their_order(nodes):
     nodes.send(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the relay"))
     texts = [notice.text for notice in nodes.seen().notices]
     assert texts == ["first", "second", "of the relay", "fourth"]
-
-
-def test_what_is_replayed_with_a_better_clock_is_known_already(nodes):
-    shift_ns = 30 * MS
-    nodes.send(0, status(), *(step(0, number) for number in range(5)), Notice(0, T0, "info", "hello"))
-    assert len(nodes.seen().fresh) == 5
-    nodes.send(
-        0, welcome(world_size=4), info(0, host="gpu-a", control_allowed=True),
-        *(step(0, number, start_ns=T0 + number * 80 * MS + shift_ns) for number in range(7)),
-        Notice(0, T0 + shift_ns, "info", "hello"),
-    )  # fmt: skip
-    seen = nodes.seen()
-    assert [fresh.step for fresh in seen.fresh] == [5, 6]
-    assert [known.step for known in seen.ranks[0].history] == list(range(7))
-    assert len(seen.notices) == 1
 
 
 # What can be changed

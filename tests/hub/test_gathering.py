@@ -1,6 +1,5 @@
 """Two hubs of one job, each in a socket directory of its own, and who else comes to the root's port."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -16,7 +15,6 @@ from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.jobs.sockets import view_socket
-from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CAPTURE, Command
@@ -26,6 +24,7 @@ from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, W
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.hubs import KEY, Hubs, Rank, Receiver
 from tests.processes import eventually, runs
+from tests.recording.played import whole
 
 KEY_HEX = "17" * 32
 OTHER_HEX = "71" * 32
@@ -325,10 +324,3 @@ def test_the_recording_of_a_gathered_job_has_all_nodes(monkeypatch, tmp_path_fac
     finally:
         for node in nodes:
             node.end()
-
-
-def whole(path):
-    """The recording, once it is whole."""
-    with contextlib.suppress(RecordingError):
-        recording = open_recording(path)
-        return None if recording.damage else recording

@@ -6,21 +6,10 @@ import pytest
 
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import step
 from tests.processes import eventually
-
-
-def recorded(folder):
-    """The one recording in there, once it is whole."""
-    for path in folder.glob("job-1-*.mcap"):
-        try:
-            recording = open_recording(path)
-        except RecordingError:
-            return None
-        return recording if not recording.damage else None
-    return None
+from tests.recording.played import whole
 
 
 def test_recorder_writes_the_job_from_its_first_step_to_its_end(hubs, make_rank, tmp_path):
@@ -30,7 +19,8 @@ def test_recorder_writes_the_job_from_its_first_step_to_its_end(hubs, make_rank,
         rank.send(*(step(number, each) for each in range(30)))
         rank.send(RankEnd(number, 1, clean=True, exit_code=0))
         rank.close()
-    recording = eventually(lambda: recorded(tmp_path / "new"))
+    (path,) = eventually(lambda: [*(tmp_path / "new").glob("job-1-*.mcap")])
+    recording = eventually(lambda: whole(path))
     snapshot = ReplaySession(recording).seek(recording.last_ns)
     assert snapshot.hub_state is HubState.ENDED
     assert [[each.step for each in view.history] for view in snapshot.ranks] == [list(range(30))] * 2

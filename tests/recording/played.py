@@ -1,11 +1,13 @@
 """Recordings of jobs without processes: what a session reads is written as `record` does."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.recorder import Recorder
+from overlaptop.recording.reader import Recording, RecordingError, open_recording
 from overlaptop.recording.writer import Keep
 from tests.fleet.builders import info, status, welcome
 from tests.fleet.fakes import FakeHost, record
@@ -59,6 +61,14 @@ class PlayedJob:
             for late_by in [late_ms if rank == late else 0]
         ]
         return [*(message for of_rank in made for message in of_rank), status()]
+
+
+def whole(path: Path) -> Recording | None:
+    """The recording that another process writes, once it is whole."""
+    with suppress(RecordingError):
+        recording = open_recording(path)
+        return None if recording.damage else recording
+    return None
 
 
 def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **options) -> PlayedJob:
