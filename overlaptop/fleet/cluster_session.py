@@ -12,7 +12,7 @@ publishes the outcome for its own ranks, and wire/outcome.py merges them.
 import select
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -37,34 +37,15 @@ SETTLE_S = 2.0
 _HOSTS_NAMED = 3
 
 
+@dataclass(slots=True)
 class FollowedHost:
     """One host, and the session for the job on it."""
 
-    def __init__(
-        self,
-        host: RemoteHost | GatheredHost,
-        matches: Callable[[JobRecord], bool],
-        *,
-        readonly: bool,
-        clock_ns: Callable[[], int],
-        monotonic_s: Callable[[], float],
-        tap: Tap | None = None,
-    ) -> None:
-        self.host = host
-        self.session = JobSession(
-            JobSelector(matches=matches),
-            readonly=readonly,
-            list_jobs=host.list_jobs,
-            open_hub=host.open_hub,
-            is_gone=host.is_gone,
-            clock_ns=clock_ns,
-            monotonic_s=monotonic_s,
-            node=host.name,
-            tap=tap,
-        )
-        self.records: tuple[JobRecord, ...] = ()
-        self.view = NodeView(host.name, HubState.WAITING, clock_ns(), "")
-        self._monotonic_s = monotonic_s
+    host: RemoteHost | GatheredHost
+    session: JobSession
+    view: NodeView
+    records: tuple[JobRecord, ...] = ()
+    """Its jobs as of the last look."""
 
     def look(self) -> None:
         try:
@@ -75,15 +56,15 @@ class FollowedHost:
     def has(self, key: str | None) -> bool:
         return any(record.job == key for record in self.records)
 
-    def tick(self, key: str | None, common: ClockOffset | None) -> NodeSnapshot:
-        """Return what this host knows of the job with this key. ``common``: the clock that all clocks are
-        compared to. None: this machine's.
+    def tick(self, key: str | None, now_s: float, common: ClockOffset | None) -> NodeSnapshot:
+        """Return what this host knows of the job with this key. ``now_s``: monotonic. ``common``: the clock
+        that all clocks are compared to. None: this machine's.
         """
         snapshot, host = self.session.tick(), self.host
         hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
         if not host.ready and hub_state is not HubState.ENDED:
             hub_state = HubState.WAITING if host.connecting else HubState.LOST
-            since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
+            since_ns = snapshot.at_ns - round((now_s - host.since_s) * 1e9)
             note = host.note
         elif self.session.job_key is None and host.known:
             count = len(self.records)
@@ -163,7 +144,7 @@ class ClusterSession:
         # is closer than this machine.
         is_gathered = len(self._hosts) == 1 < len(self._nodes)
         common = self._hosts[0].clock if is_gathered else None
-        parts = [node.tick(self._key, common) for node in self._nodes]
+        parts = [node.tick(self._key, now_s, common) for node in self._nodes]
         merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts))
         for node, view in zip(self._nodes, merged.nodes, strict=True):
             node.view = view
@@ -205,14 +186,18 @@ class ClusterSession:
         self._look_at_s = float("inf")
 
     def _follow(self, host: RemoteHost | GatheredHost) -> FollowedHost:
-        return FollowedHost(
-            host,
-            self._is_wanted,
+        session = JobSession(
+            JobSelector(matches=self._is_wanted),
             readonly=self._readonly,
+            list_jobs=host.list_jobs,
+            open_hub=host.open_hub,
+            is_gone=host.is_gone,
             clock_ns=self._clock_ns,
             monotonic_s=self._monotonic_s,
+            node=host.name,
             tap=self._tap,
         )
+        return FollowedHost(host, session, NodeView(host.name, HubState.WAITING, self._clock_ns(), ""))
 
     def _add_gathered(self) -> None:
         """Follow the hosts that hubs have gathered since the last call, unless the user named them too."""
