@@ -93,45 +93,31 @@ def test_early_notice_makes_no_gap_before_the_first_kept_step(job):
     assert [each.text for each in shown(box).notices] == ["early"]
 
 
-def test_hang_is_written_after_all_ranks_reported_and_not_twice(job):
+def test_hang_is_written_once_all_reported_and_again_when_called_one(job):
     job.steps(20)
     job.pass_s(10)
-    job.say(RankStalled(0, hung=True, stack=("train.py:8 backward",)))
-    job.pass_s(SETTLE_S / 2)
-    job.say(RankStalled(1, hung=True, stack=("train.py:57 collate",)))
-    assert black_boxes.found() == []
-    job.pass_s(SETTLE_S / 2)
+    calls = tuple(IssuedCall("allreduce_", 4, sequence, 1) for sequence in (20, 21))
+    for rank, line in enumerate(("train.py:8 backward", "train.py:57 collate")):
+        assert black_boxes.found() == []
+        groups = (GroupCalls("pg", (0, 1), calls[: 2 - rank]),)
+        job.say(RankStalled(rank, hung=True, groups=groups, stack=(line,)))
+        job.pass_s(SETTLE_S / 2)
     (box,) = black_boxes.found()
-    assert box.occasion == "hung"
-    view = shown(box).ranks[1]
+    snapshot = shown(box)
+    assert (box.occasion, trouble_of(snapshot).kind) == ("hung", Kind.WAITING)
+    view = snapshot.ranks[1]
     assert (view.last.step, view.stalled.stack) == (19, ("train.py:57 collate",))
     box.path.unlink()
-    job.say(RankStalled(0, hung=True))
+    job.say(RankStalled(1, hung=True, groups=groups))  # says so again
     job.pass_s(SETTLE_S)
     assert black_boxes.found() == []
-    job.say(RankStalled(0, hung=True))
     job.pass_s(AGAIN_S)
-    assert len(black_boxes.found()) == 1
-
-
-def test_lasting_hang_is_written_once_more_when_called_one(job):
-    job.steps(20)
-    calls = tuple(IssuedCall("allreduce_", 4, sequence, 1) for sequence in (20, 21))
-    kinds = []
-    job.pass_s(10)
-    for rank in (0, 1):
-        groups = (GroupCalls("pg", (0, 1), calls[: 2 - rank]),)
-        job.say(RankStalled(rank, hung=True, groups=groups))
-    for seconds in (SETTLE_S, AGAIN_S):
-        job.pass_s(seconds)
-        (box,) = black_boxes.found()
-        kinds.append(trouble_of(shown(box)).kind)
-    assert kinds == [Kind.WAITING, Kind.HUNG]
+    (box,) = black_boxes.found()
+    assert trouble_of(shown(box)).kind is Kind.HUNG
     box.path.unlink()
-    job.say(*(RankStalled(rank, hung=True) for rank in (0, 1)))
-    job.pass_s(AGAIN_S)
     job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
-    job.pass_s(AGAIN_S)
+    job.say(RankStalled(0, hung=True), RankStalled(0, hung=False))
+    job.pass_s(SETTLE_S + AGAIN_S)
     assert black_boxes.found() == []
 
 
