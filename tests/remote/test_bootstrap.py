@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ class Run:
 
     def __init__(self, command, written="", **environment):
         done = subprocess.run(
-            command, input=written, capture_output=True, text=True, timeout=60,
+            command, input=written, capture_output=True, text=True, errors="replace", timeout=60,
             env={**os.environ, **environment}, check=False,
         )  # fmt: skip
         self.status, self.errors = done.returncode, done.stderr
@@ -158,6 +159,17 @@ def test_an_overlaptop_on_the_path_is_used_where_there_is_no_job(shell, socket_d
     assert done.last == "-P -m overlaptop relay --stdio"
 
 
+@pytest.mark.parametrize("python", ["", sys.executable], ids=["the one on the PATH", "named"])
+def test_nothing_is_imported_from_the_login_directory(socket_dir, tmp_path, monkeypatch, python):
+    (tmp_path / "overlaptop").mkdir()
+    for name in ("overlaptop/__init__.py", "sitecustomize.py", "msgpack.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    done = run(["sh"], python, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert done.notes == [("here", ""), ("start", python or "python3")]
+    assert (done.status, done.errors) == (0, "")
+
+
 def make_link(path):
     path.symlink_to(path.rename(path.with_name("target")))
 
@@ -167,7 +179,6 @@ def make_file(path):
     path.write_text("")
 
 
-# Belonging to another user: tests/remote/test_other_user.py.
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -177,8 +188,13 @@ def make_file(path):
         ),
         (make_link, "is a symbolic link: remove it, or name another directory with --remote-dir"),
         (make_file, "cannot be used as the socket directory: name another with --remote-dir"),
+        pytest.param(
+            lambda path: os.chown(path, 54_321, -1),
+            "belongs to uid 54321, not to you: name another with --remote-dir",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
+        ),
     ],
-    ids=["open", "link", "file"],
+    ids=["open", "link", "file", "another user's"],
 )
 def test_nothing_runs_from_a_directory_that_others_may_have_made(shell, socket_dir, python, spoil, why):
     write("job-1", 0, python=str(python))
