@@ -1,5 +1,6 @@
-"""A real sshd: hosts that let nobody in, are not there or speak otherwise, and jobs that come later."""
+"""Real sshds: a job on two hosts, hosts that let nobody in or are not there, and jobs that come later."""
 
+import signal
 from contextlib import ExitStack
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from overlaptop.fleet.snapshot import HubState
 from tests.remote.hosts import make_key, public_part, why_not
 from tests.remote.node_job import NodeJob
-from tests.remote.watching import Watching
+from tests.remote.watching import Watching, overlaptop
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
 
@@ -55,7 +56,7 @@ def test_unreachable_hosts_say_why_and_the_others_go_on(lab, job):
             assert watching.node(name).hub_state is not HubState.LIVE
         assert watching.node("noisy").hub_state is HubState.LIVE
         assert watching.snapshot.hub_state is HubState.LIVE
-        assert watching.rank(0).node == "noisy"
+        assert watching.snapshot.ranks[0].node == "noisy"
 
 
 def test_job_that_starts_on_a_watched_host_is_picked_up(lab, tmp_path, warm):
@@ -74,3 +75,32 @@ def test_job_that_starts_on_a_watched_host_is_picked_up(lab, tmp_path, warm):
         watching.session.select(second_key)
         watching.until(lambda snapshot: snapshot.job is not None and snapshot.job.job == second_key)
         watching.until_all_step(1)
+
+
+def test_one_job_on_two_hosts_is_changed_lost_and_had_again(lab, tmp_path, warm):
+    left, right = lab.add_server("left"), lab.add_server("right")
+    nodes = [left.jobs_dir, right.jobs_dir]
+    with NodeJob(warm, tmp_path / "job", nodes), Watching("left", "right").connect() as watching:
+        watching.until_all_step(2)
+        assert len(watching.session.jobs) == 1
+        for rank, node in enumerate(watching.snapshot.nodes):
+            assert (node.name, node.ranks) == (("left", "right")[rank], (rank,))
+            assert abs(node.offset_ns) <= node.residual_ns, "their clocks are this machine's"
+        changed = overlaptop("set", "bucket_cap_mb=2", "--host", "left", "--host", "right")
+        assert changed.returncode == 0, changed.stderr
+        assert changed.stdout.startswith("bucket_cap_mb 1 → 2 at step ")
+        watching.until(lambda snapshot: {knob.knob.value for knob in snapshot.knobs} == {2})
+
+        right.signal(signal.SIGSTOP)
+        watching.until(lambda _: watching.node("right").hub_state is HubState.LOST)
+        assert "silent" in watching.node("right").note
+        assert [view.node_lost for view in watching.snapshot.ranks] == [False, True]
+        assert watching.snapshot.hub_state is HubState.LIVE
+        last = watching.of(0)[-1]
+        watching.until(lambda _: watching.of(0)[-1] >= last + 10)
+        right.signal(signal.SIGCONT)
+        watching.session.retry()
+        watching.until_all_step(2, 10)
+        for rank in (0, 1):
+            steps = watching.of(rank)
+            assert steps == list(range(steps[0], steps[-1] + 1)), f"of rank {rank} some are missing"

@@ -10,7 +10,7 @@ from typing import Self
 from overlaptop.commands.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
-from overlaptop.fleet.snapshot import NodeView, RankView, Snapshot
+from overlaptop.fleet.snapshot import NodeView, Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.messages import StepTotals
@@ -73,10 +73,6 @@ class Watching:
     def node(self, name: str) -> NodeView:
         """As of the last look."""
         return next(node for node in self.snapshot.nodes if node.name == name)
-
-    def rank(self, number: int) -> RankView:
-        """As of the last look."""
-        return next(view for view in self.snapshot.ranks if view.rank == number)
 
     def _describe(self) -> str:
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
