@@ -1,7 +1,7 @@
 """Follow a job without a screen: its state, a running command, a lost connection."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from overlaptop.commands.hosts import pause
 from overlaptop.commands.output import CommandError, print_message
@@ -20,6 +20,8 @@ MORE_STEPS = 4
 """Extra steps until the first measured one, and until the last has arrived."""
 WAITS_LIMIT_S = 30.0
 """Longest wait for COMPARED_STEPS: for more, the dashboard is the better tool."""
+EXIT_S = 5.0
+"""Longest time from a rank's report that it ends to the end of its process and its exit status."""
 HISTORY_LIMIT_S = 60.0
 """Time limit for a history that still arrives, over a slow connection."""
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
@@ -53,6 +55,24 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
         yield view
         if view.done:
             return
+        require_connection(snapshot)
+        pause(session, TICK_S)
+
+
+def until_end(session: Session, job_gone: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
+    """Yield the session's Snapshots until its job and all processes of it have ended. CommandError if the
+    connection is lost. ``job_gone``: whether the job has ended, also before it had a rank.
+    """
+    ended_s: float | None = None
+    while True:
+        gone = job_gone()  # asked first, so that earlier steps are still seen
+        snapshot = session.tick()
+        yield snapshot
+        if snapshot.hub_state is HubState.ENDED or gone:
+            ended_s = ended_s or time.monotonic()
+            ends = [view.end for view in snapshot.ranks if view.end is not None]
+            if all(end.exit_code is not None for end in ends) or time.monotonic() - ended_s > EXIT_S:
+                return
         require_connection(snapshot)
         pause(session, TICK_S)
 

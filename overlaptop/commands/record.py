@@ -4,7 +4,6 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from overlaptop.text import reason
 
 if TYPE_CHECKING:
     from overlaptop.fleet.session import Session
-    from overlaptop.fleet.snapshot import Snapshot
 
 DESCRIPTION = """\
 Record a running job until it ends or Ctrl-C: all that a dashboard would be sent, the timelines of its ranks
@@ -31,8 +29,6 @@ seconds. It holds the script's path, lines of its stack and the hosts' names.
 exit status: 0; 1 where there is no job, the connection broke, or the file could not be written (a full
 disk); 2 for a usage error. Ctrl-C ends a recording with 0.
 """
-EXIT_S = 5.0
-"""Maximum time from the job's end to the exit status of its last process."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +67,8 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
 
     Raises CommandError if the file cannot be written, or the connection is lost.
     """
+    from overlaptop.commands.following import require_job, until_end
+
     watch, told = FindingsWatch(), FindingsTold(session.send)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +76,7 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
     except OSError as fault:
         raise CommandError(f"{path}: {reason(fault)}") from fault
     print_message(f"recording to {path}; Ctrl-C ends it")
+    began_s, compared = time.monotonic(), frozenset[int]()
     ended_by: list[int] = []
     # An exception could strike in the middle of a write.
     before = {
@@ -86,12 +85,16 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        for snapshot in _until_end(session):
+        for snapshot in until_end(session):
             recorder.write(snapshot)
+            if snapshot.compared != compared:
+                compared = snapshot.compared
+                session.watch(compared)
             if look := watch.look(snapshot):
                 told.tell(look)
             if ended_by:
                 break
+            require_job(snapshot, began_s)
         recorder.end()
     except OSError as fault:
         raise CommandError(f"the recording ended: {path}: {reason(fault)}") from fault
@@ -102,28 +105,3 @@ def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> in
             signal.signal(number, handler)
         print_message(recorder.summary)
     return 128 + signal.SIGTERM if signal.SIGTERM in ended_by else 0
-
-
-def _until_end(session: "Session") -> "Iterator[Snapshot]":
-    """Yield the session's Snapshots until its job and all processes have ended."""
-    from overlaptop.commands.following import TICK_S, require_connection, require_job
-    from overlaptop.commands.hosts import pause
-    from overlaptop.fleet.snapshot import HubState
-
-    began_s = time.monotonic()
-    ended_s: float | None = None
-    watched: frozenset[int] = frozenset()
-    while True:
-        snapshot = session.tick()
-        yield snapshot
-        if snapshot.compared != watched:
-            watched = snapshot.compared
-            session.watch(watched)
-        if snapshot.hub_state is HubState.ENDED:
-            ended_s = ended_s or time.monotonic()
-            ends = [view.end for view in snapshot.ranks if view.end is not None]
-            if all(end.exit_code is not None for end in ends) or time.monotonic() - ended_s > EXIT_S:
-                return
-        require_connection(snapshot)
-        require_job(snapshot, began_s)
-        pause(session, TICK_S)

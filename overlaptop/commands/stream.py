@@ -10,14 +10,14 @@ from typing import NamedTuple, TextIO
 from msgspec.structs import replace
 
 from overlaptop.commands.findings import FindingsLog
-from overlaptop.commands.following import TICK_S, require_connection
-from overlaptop.commands.hosts import Hosts, pause, report_connections
+from overlaptop.commands.following import until_end
+from overlaptop.commands.hosts import Hosts, report_connections
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.troubles import TroubleLog
 from overlaptop.fleet.records import collective_record, cost_record, device_record, end_records, step_record
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import DeviceRecord, Record, as_json
 from overlaptop.report import troubles
@@ -35,8 +35,6 @@ HINT_AFTER_S = 3.0
 MAX_SPLIT = 64
 LOST_NOW = "the reader of this output or the connection was too slow, or a hub was killed"
 LOST_BEFORE = "of a job's past, hubs leave out steps if it is long or has many ranks"
-EXIT_S = 5.0
-"""Longest time from a rank's report that it ends to the end of its process and its exit status."""
 
 
 class _Held(NamedTuple):
@@ -196,18 +194,15 @@ def stream(
     *,
     detail: bool = False,
 ) -> bool:
-    """Write until the writer has enough (True) or the job has ended (False). `job_gone`: whether it has
-    ended, also before it had a rank. `detail`: measure as many steps as for a dashboard.
+    """Write until the writer has enough (True) or the job has ended (False). `job_gone`: as in until_end.
+    `detail`: measure as many steps as for a dashboard.
     """
     lost_hosts: set[str] = set()
     watched: set[int] = set()
-    ended_s: float | None = None
     latest: Snapshot | None = None
     hint_due_s: float | None = time.monotonic() + HINT_AFTER_S
     try:
-        while True:
-            gone = job_gone()  # asked first, so that earlier steps are still written
-            snapshot = session.tick()
+        for snapshot in until_end(session, job_gone):
             if latest is not None and _is_started_again(latest, snapshot):
                 writer.end(latest)
                 print_message("the job was started again: steps count from 0")
@@ -225,14 +220,8 @@ def stream(
                 hint_due_s = None
                 if hint := troubles.no_step_hint(snapshot.ranks):
                     print_message(hint)
-            if snapshot.hub_state is HubState.ENDED or gone:
-                ended_s = ended_s or now_s
-                ends = [view.end for view in snapshot.ranks if view.end is not None]
-                if all(end.exit_code is not None for end in ends) or now_s - ended_s > EXIT_S:
-                    writer.end(snapshot)
-                    return False
-            require_connection(snapshot)
-            pause(session, TICK_S)
+        writer.end(snapshot)
+        return False
     finally:
         writer.release()
         writer.report_lost()

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from overlaptop.commands import following, stream, trials, tune
+from overlaptop.commands import following, trials, tune
 from overlaptop.commands import set as setting
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
@@ -18,7 +18,7 @@ StartRanks = Callable[..., WarmRanks]
 @pytest.fixture
 def quickly(monkeypatch):
     """A job without processes is looked at without a pause."""
-    for module in (following, setting, stream, trials, tune):
+    for module in (following, setting, trials, tune):
         monkeypatch.setattr(module, "TICK_S", 0.0)
 
 
