@@ -64,7 +64,7 @@ class StepRecord(Record, tag="step"):
         says(
             "of this rank since the start: messages that did not fit, spans or steps that could not be "
             "measured, and steps missing before this record because the reader or the connection was too "
-            "slow, the job's hub was killed, or hubs left out steps of the past; stderr reports those, too"
+            "slow, the job's hub was killed, or hubs left out steps of the past"
         ),
     ]
     compute_exact: Annotated[bool | None, says("false where compute is an upper bound")]

@@ -31,7 +31,6 @@ _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("a", metavar="A", help="the run before")
     parser.add_argument("b", metavar="B", help="the run after")
     parser.add_argument("--json", action="store_true", help="print records, not a table")

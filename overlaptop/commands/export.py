@@ -31,7 +31,6 @@ _FORMATS = ("perfetto", "chrome", "html", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("paths", type=Path, metavar="PATH", nargs="*", help="a trace, or a folder of them")
     parser.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="all ranks aligned, for ui.perfetto.dev"

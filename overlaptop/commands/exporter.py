@@ -40,7 +40,6 @@ FILE_NAME = "overlaptop.prom"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--port", type=_port, metavar="N", help="serve /metrics on this TCP port")
     parser.add_argument(
         "--listen", default="127.0.0.1", metavar="ADDRESS", help="serve on this address (default 127.0.0.1)"

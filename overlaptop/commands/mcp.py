@@ -53,7 +53,6 @@ MAX_RANKS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--control", action="store_true", help="also offer trials of the job's settings, and of delays"
     )

@@ -59,8 +59,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     is a dash.
     """
     found = found_in(snapshot)
-    if snapshot.hub_state is not HubState.TRACE:
-        snapshot = with_means(snapshot)
+    snapshot = with_means(snapshot)
     table = Table(
         ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
          "collectives", "dropped", "source", "state"],
@@ -68,7 +67,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     )  # fmt: skip
     trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
     for view in snapshot.ranks:
-        table.add(*_row(view, snapshot.hub_state, failure))
+        table.add(*_row(view, failure))
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_text(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
@@ -170,7 +169,7 @@ def title(snapshot: Snapshot) -> str:
     return text.printable(" · ".join(facts))
 
 
-def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[str]:
+def _row(view: RankView, failure: Trouble | None) -> list[str]:
     row, measured, newest = view.row, view.measured, view.last or view.row
     return [
         str(view.rank),
@@ -186,7 +185,7 @@ def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[s
         text.count(measured.collectives if measured else None),
         text.count(view.dropped),
         view.info.source if view.info else text.UNKNOWN,
-        hub_state.value if hub_state is HubState.TRACE else _state(view, failure),
+        _state(view, failure),
     ]
 
 

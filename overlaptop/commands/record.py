@@ -33,7 +33,6 @@ disk); 2 for a usage error. Ctrl-C ends a recording with 0.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop record [HOST ...] [options]"
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to record, as --list names it")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: JOB-DATE-TIME.mcap")
     parser.add_argument(

@@ -26,7 +26,6 @@ exit status: 0; 2 for a usage error and for a file that is no recording.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--at", metavar="TIME", help="begin there: 10:05, 10:05:30 or, from the start, +90s")

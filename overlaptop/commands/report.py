@@ -19,7 +19,6 @@ exit status: 0; 1 where there is no such job; 2 for a usage error and for a file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="a job's key, or a file")
     parser.add_argument("--json", action="store_true", help="print a record")
     add_ascii(parser)

@@ -21,20 +21,17 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import DeviceRecord, Record, as_json
 from overlaptop.report import troubles
-from overlaptop.text import named_ranks, plural, printable
+from overlaptop.text import printable
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
 UNSEEN_LIMIT_S = 3.0
 """Time to wait for unseen ranks: late ones of this node. Those of other nodes are never seen here."""
-REPORT_LOST_S = 10.0
 HOLD_NS = 1_000_000_000
 """Longest time that a step waits for the timelines of the other ranks."""
 HINT_AFTER_S = 3.0
 """Time without a step until a hint says what ends one."""
 MAX_SPLIT = 64
-LOST_NOW = "the reader of this output or the connection was too slow, or a hub was killed"
-LOST_BEFORE = "of a job's past, hubs leave out steps if it is long or has many ranks"
 
 
 class _Held(NamedTuple):
@@ -66,11 +63,6 @@ class RecordWriter:
         self._done_since_s: float | None = None
         self._newest: dict[int, StepTotals] = {}
         self._lost: Counter[int] = Counter()
-        self._unreported: dict[str, Counter[int]] = {LOST_BEFORE: Counter(), LOST_NOW: Counter()}
-        """Steps lost since the last report, by reason and rank."""
-        self._began_ns = MAX_INT64
-        """Unix time of the first snapshot."""
-        self._report_due_s = float("-inf")
         self._findings = FindingsLog()
         self._troubles = TroubleLog()
 
@@ -81,7 +73,6 @@ class RecordWriter:
     def write(self, snapshot: Snapshot) -> None:
         views = {view.rank: view for view in snapshot.ranks}
         job = snapshot.job.job if snapshot.job else ""
-        self._began_ns = min(self._began_ns, snapshot.at_ns)
         for totals in snapshot.fresh:
             if self._steps is not None and self._written[totals.rank] >= self._steps:
                 continue
@@ -126,17 +117,6 @@ class RecordWriter:
             self._held.popleft()
             self._put(step_record(job, info, totals, waits))
 
-    def report_lost(self, now_s: float = float("inf")) -> None:
-        """Print on stderr how many steps were lost since the last report, at most once in REPORT_LOST_S."""
-        if not any(self._unreported.values()) or now_s < self._report_due_s:
-            return
-        self._report_due_s = now_s + REPORT_LOST_S
-        for why, lost in self._unreported.items():
-            if lost:
-                words = f"{plural(lost.total(), 'step')} of {named_ranks(sorted(lost))}"
-                print_message(f"{words} did not come here: {why}")
-                lost.clear()
-
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Return whether each rank has written its `steps` lines, or has ended. CommandError if no rank
         will write them, since their agents have disabled themselves.
@@ -177,9 +157,7 @@ class RecordWriter:
             return 0
         # The agent may have counted some of the missing ones itself.
         missing = totals.step - before.step - 1 - max(0, totals.dropped - before.dropped)
-        if missing > 0:
-            self._lost[rank] += missing
-            self._unreported[LOST_BEFORE if totals.start_ns < self._began_ns else LOST_NOW][rank] += missing
+        self._lost[rank] += max(0, missing)
         return self._lost[rank]
 
     def _put(self, record: Record) -> None:
@@ -213,7 +191,6 @@ def stream(
             report_connections(snapshot, lost_hosts)
             writer.write(snapshot)
             now_s = time.monotonic()
-            writer.report_lost(now_s)
             if writer.has_enough(snapshot, now_s):
                 return True
             if hint_due_s is not None and now_s > hint_due_s:
@@ -224,7 +201,6 @@ def stream(
         return False
     finally:
         writer.release()
-        writer.report_lost()
 
 
 def _is_started_again(before: Snapshot, now: Snapshot) -> bool:

@@ -1,7 +1,5 @@
 """How this user's last job on this machine ended: ``last_end.json`` in the socket directory, by its hub."""
 
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -49,26 +47,14 @@ def note_stop(job: str, stopped_ns: int) -> None:
     or JobFolderError.
     """
     if (known := read()) is not None and known.job == job and known.ended_ns >= stopped_ns:
-        write_whole(
-            base_dir(create=False) / _NAME, msgspec.json.encode(replace(known, stopped_ns=stopped_ns))
-        )
+        write(replace(known, stopped_ns=stopped_ns))
 
 
 def read() -> LastEnd | None:
-    """Return the last end. None without a readable one.
-    Fast if the file has not changed since the last call.
-    """
+    """Return the last end. None without a readable one."""
     try:
-        path = base_dir(create=False) / _NAME
-        stat = path.lstat()
-    except (OSError, JobFolderError):
-        return None
-    return _decoded(path, stat.st_mtime_ns, stat.st_ino, stat.st_size)
-
-
-@lru_cache(maxsize=1)
-def _decoded(path: Path, *_version: int) -> LastEnd | None:
-    try:
-        return msgspec.json.decode(read_regular(path, _MOST_BYTES), type=LastEnd)
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: no UTF-8
+        data = read_regular(base_dir(create=False) / _NAME, _MOST_BYTES)
+        return msgspec.json.decode(data, type=LastEnd)
+    # ValueError: no UTF-8
+    except (OSError, JobFolderError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
