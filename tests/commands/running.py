@@ -83,6 +83,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [*OVERLAPTOP, *words],
             stdin=theirs, stdout=theirs, stderr=stderr or theirs, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0),
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )  # fmt: skip
         os.close(theirs)

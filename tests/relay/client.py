@@ -1,9 +1,7 @@
-"""A relay's client as a test plays it, and a relay in a process of its own."""
+"""A relay, and its client as a test plays it."""
 
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -63,15 +61,8 @@ class RelayClient(Receiver):
         self.until(lambda: self.over)
 
     def close(self) -> None:
-        for descriptor in {self.reads, self.writes} - {-1}:
-            os.close(descriptor)
-        self.reads = self.writes = -1
-
-    def close_input(self) -> None:
-        """Close the relay's standard input."""
+        os.close(self.reads)
         os.close(self.writes)
-        self.writes = -1
-        self.wanted = None
 
 
 class RelayThread:
@@ -97,27 +88,3 @@ class RelayThread:
         self.client.close()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
-
-
-class RelayProcess:
-    """``overlaptop relay --stdio``, as a client starts it."""
-
-    def __init__(self, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "overlaptop", "relay", "--stdio", *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        # Copies: Popen closes its own.
-        self.client = RelayClient(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-    def close(self) -> None:
-        self.client.close()
-        self.process.wait(PATIENCE_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()

@@ -1,7 +1,6 @@
 """Whatever a relay and a hub send: the client shows what it knows of it, in bounds, and goes on.
 
 From bytes through connection and session to the text of the commands without a screen.
-fuzz/client.py looks for more of the same for as long as one likes.
 """
 
 from collections.abc import Callable

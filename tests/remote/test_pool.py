@@ -1,10 +1,8 @@
 """Many connections at once, and the user at the terminal. A fake ssh acts by the name of the host."""
 
 import os
-import pty
 import select
 import sys
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -13,6 +11,7 @@ from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.protocol import PROTOCOL_VERSION
+from tests.commands.running import Terminal
 from tests.remote.connections import FAKE_RELAYS, PATIENCE_S, eventually, runs
 from tests.remote.fake_relays import JOBS
 
@@ -45,21 +44,6 @@ esac
 exec {sys.executable} {FAKE_RELAYS} $kind
 """
 
-# What the program does before its screen opens, on a terminal of its own.
-CONNECT = """
-import sys
-from overlaptop.remote.pool import ConnectionPool
-from overlaptop.remote.targets import Target
-
-pool = ConnectionPool([Target.parse(word) for word in sys.argv[1:]], lambda line: print(line, flush=True))
-try:
-    pool.connect(interactive=True)
-    print([connection.state.value for connection in pool.hosts], flush=True)
-except KeyboardInterrupt:
-    print("interrupted", [connection.processes for connection in pool.hosts], flush=True)
-pool.close()
-"""
-
 
 @pytest.fixture(autouse=True)
 def ssh(tmp_path, monkeypatch):
@@ -70,31 +54,6 @@ def ssh(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERLAPTOP_SSH", str(path))
     monkeypatch.setenv("SSH_DIR", str(tmp_path / "ssh-dir"))
     return path
-
-
-class Terminal:
-    """A terminal on which these hosts are connected to."""
-
-    def __init__(self, *hosts):
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.execv(sys.executable, [sys.executable, "-c", CONNECT, *hosts])
-        self.shown = ""
-
-    def until(self, text):
-        deadline_s = time.monotonic() + PATIENCE_S
-        while text not in self.shown:
-            assert time.monotonic() < deadline_s, self.shown
-            if select.select([self._fd], [], [], 0.1)[0]:
-                self.shown += os.read(self._fd, 1 << 16).decode()
-
-    def type(self, text):
-        os.write(self._fd, text.encode())
-
-    def close(self):
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self._fd)
-        return os.waitstatus_to_exitcode(status)
 
 
 @pytest.fixture
@@ -184,28 +143,32 @@ def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of):
 
 
 def test_hosts_that_would_ask_are_retried_one_by_one():
-    terminal = Terminal("locked-a", "plain-b", "rude-c", "locked-d", "refused-e")
-    terminal.until("locked-a: once more, with your help")
-    terminal.until("This host is watched.")
-    terminal.until("password for locked-a: ")
-    assert "rude-c: once more" not in terminal.shown
-    terminal.type("sesame\n")
-    # It asks on the terminal unbidden, which failed at once at first.
-    terminal.until("rude-c: once more, with your help")
-    terminal.type("anything\n")
-    terminal.until("password for locked-d: ")
-    terminal.type("wrong\n")
-    terminal.until("['up', 'up', 'up', 'failed', 'down']")
-    assert "locked-d: permission denied (password)" in terminal.shown
-    assert terminal.close() == 0
+    with Terminal("--list", "locked-a", "plain-b", "rude-c", "locked-d", "refused-e") as terminal:
+        terminal.read_until(b"locked-a: once more, with your help")
+        terminal.read_until(b"This host is watched.")
+        terminal.read_until(b"password for locked-a: ")
+        assert b"rude-c: once more" not in terminal.seen
+        terminal.type("sesame\n")
+        terminal.read_until(b"locked-a: connected")
+        # It asks on the terminal unbidden, which failed at once at first.
+        terminal.read_until(b"rude-c: once more, with your help")
+        terminal.type("anything\n")
+        terminal.read_until(b"rude-c: connected")
+        terminal.read_until(b"password for locked-d: ")
+        terminal.seen = b""
+        terminal.type("wrong\n")
+        assert terminal.wait() == 0
+        assert b"locked-d: permission denied (password)" in terminal.seen
+        assert b"refused-e: once more" not in terminal.seen
 
 
-def test_an_interrupt_at_the_password_leaves_nothing():
-    terminal = Terminal("plain-a", "locked-b")
-    terminal.until("password for locked-b: ")
-    terminal.type("\x03")
-    terminal.until("interrupted [(), ()]")
-    assert terminal.close() == 0
+def test_an_interrupt_at_the_password_leaves_nothing(traces):
+    with Terminal("--list", "plain-a", "locked-b") as terminal:
+        terminal.read_until(b"password for locked-b: ")
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+        assert b"Traceback" not in terminal.seen
+    assert traces.alive() == []
 
 
 def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch):
