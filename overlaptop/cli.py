@@ -51,6 +51,7 @@ def _run(words: Sequence[str]) -> int:
     from overlaptop.commands.output import CommandError, drop_output, print_message, replace_unencodable
     from overlaptop.commands.parser import parse
     from overlaptop.jobs.descriptors import fill_standard
+    from overlaptop.jobs.folder import JobFolderError
 
     try:
         fill_standard()
@@ -65,6 +66,9 @@ def _run(words: Sequence[str]) -> int:
     except CommandError as failure:
         print_message(str(failure))
         return failure.status
+    except JobFolderError as failure:
+        print_message(str(failure))
+        return 1
     except ModuleNotFoundError as fault:
         missing = (fault.name or "").partition(".")[0]
         if missing not in _PACKAGES:

@@ -4,11 +4,10 @@ import argparse
 from datetime import UTC, datetime
 
 from overlaptop.commands.arguments import job_key
-from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
 from overlaptop.jobs import change_log
-from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.record import list_jobs
 from overlaptop.records import ChangeRecord
 from overlaptop.text import UNKNOWN, count
 
@@ -29,11 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     key = options.job
-    try:
-        changes = change_log.read(key)
-    except JobFolderError as fault:
-        raise CommandError(str(fault)) from fault
-    if key is not None and not changes and all(job.job != key for job in find_jobs()):
+    changes = change_log.read(key)
+    if key is not None and not changes and all(job.job != key for job in list_jobs()):
         raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if options.json:
         for change in changes:

@@ -8,6 +8,7 @@ from overlaptop import text
 from overlaptop.commands.arguments import add_ascii
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.commands.table import Table
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.records import DifferenceRecord
 
 DESCRIPTION = """\
@@ -80,7 +81,7 @@ def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
 
     try:
         before, after = report_of(a), report_of(b)
-    except CommandError as fault:  # status 1 is for --fail-if alone
+    except (CommandError, JobFolderError) as fault:  # status 1 is for --fail-if alone
         raise CommandError(str(fault), 2) from fault
     if why := unlike(before.work, after.work):
         raise CommandError(f"unlike work: {why}: {_ADVICE}", 2)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.hosts import Hosts, connect
-from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.jobs.record import list_jobs
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -109,7 +109,7 @@ class FollowedJobs:
         """Return the running jobs, and those of this machine that ended less than KEPT_S ago."""
         if self._remote is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
-            for record in find_jobs():
+            for record in list_jobs():
                 if record.job not in self._sessions and self._key in (None, record.job):
                     self._sessions[record.job] = self._session_of(record.job)
         followed: list[tuple[Session, Snapshot]] = []

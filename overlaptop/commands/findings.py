@@ -19,8 +19,6 @@ def found_in(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 def in_a_line(found: tuple[Finding, ...]) -> str:
     """Return such as ``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``."""
-    if not found:
-        return ""
     first = ", first" if len(found) > 1 else ""
     return f"{text.plural(len(found), 'finding')}{first}: {text.printable(found[0].headline)}"
 

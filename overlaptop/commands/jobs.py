@@ -12,7 +12,6 @@ from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.local_session import HERE, HERE_BYTES_PER_S
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end, writable
-from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.report.troubles import of_last
 
@@ -42,7 +41,7 @@ def list_records(hosts: Hosts | None = None) -> list[records.JobRecord]:
 
 def _jobs_of(hosts: Hosts | None) -> Sequence[JobRecord]:
     if hosts is None:
-        return find_jobs()
+        return list_jobs()
     with closing(connect(hosts)) as session:
         return session.find_jobs()
 
@@ -84,19 +83,11 @@ def join(
     return session
 
 
-def find_jobs() -> Sequence[JobRecord]:
-    """Return the jobs of this machine; CommandError if their folder is not private or cannot be read."""
-    try:
-        return list_jobs()
-    except JobFolderError as fault:
-        raise CommandError(str(fault)) from fault
-
-
 def _choose(
     key: str | None,
     *,
     wait: bool,
-    find: Callable[[], Sequence[JobRecord]] = find_jobs,
+    find: Callable[[], Sequence[JobRecord]] = list_jobs,
     pause: Callable[[float], None] = time.sleep,
     where: str = _HERE,
 ) -> JobRecord:
@@ -123,15 +114,13 @@ def _choose(
 
 
 def _no_job(where: str) -> str:
-    """Return why there is no job; CommandError as from `find_jobs`."""
-    try:
-        if where == _HERE:
-            ended = last_end.read()
-            how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"
-            return writable.why_not() or _NO_JOB.format(where=where) + how
-        return _NO_JOB.format(where=where)
-    except JobFolderError as fault:
-        raise CommandError(str(fault)) from fault
+    """Return why there is no job."""
+    missing = _NO_JOB.format(where=where)
+    if where != _HERE:
+        return missing
+    ended = last_end.read()
+    how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"
+    return writable.why_not() or missing + how
 
 
 def _names(jobs: Sequence[JobRecord]) -> str:

@@ -25,6 +25,7 @@ from overlaptop.commands.tune import await_knob, result_record, trials_of, value
 from overlaptop.findings.finding import Finding, why_late
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.trials.runner import Trials, TrialsState
 from overlaptop.trials.settings import best_of
 from overlaptop.wire.commands import HOST, PLACES
@@ -188,7 +189,7 @@ def _refusals() -> Iterator[None]:
 
     try:
         yield
-    except CommandError as fault:
+    except (CommandError, JobFolderError) as fault:
         raise ToolError(str(fault)) from fault
 
 

@@ -11,7 +11,6 @@ import msgspec
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.recorded import is_recording, moment_ns, opened
 from overlaptop.jobs import last_end
-from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import list_jobs
 from overlaptop.recording import black_boxes
 from overlaptop.records import RunRecord
@@ -35,15 +34,12 @@ _SAME = {
 
 def report_of(source: str | None) -> RunRecord:
     """Return the report of a job, a recording or a part of one, a saved report or traces. None: the newest
-    job. Raises CommandError, with status 2 if a file cannot be read.
+    job. Raises CommandError, with status 2 if a file cannot be read, and JobFolderError.
     """
     if source is not None and (not re.match(JOB_KEY, source) or Path(source).exists()):
         return _of_file(source)
-    try:
-        running = [job for job in list_jobs() if not job.ended and source in (None, job.job)]
-        boxes = black_boxes.found(source)
-    except JobFolderError as fault:
-        raise CommandError(str(fault)) from fault
+    running = [job for job in list_jobs() if not job.ended and source in (None, job.job)]
+    boxes = black_boxes.found(source)
     if running:
         job = running[0]
         run = _of_running(job.job)

@@ -53,7 +53,7 @@ def test_records_of_one_job_are_picked_by_its_key():
 
 @pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
 def test_without_changes_one_line_reports_it(words, of, monkeypatch):
-    monkeypatch.setattr(changes, "find_jobs", lambda: [SimpleNamespace(job="job-9")])
+    monkeypatch.setattr(changes, "list_jobs", lambda: [SimpleNamespace(job="job-9")])
     done = run_here("changes", *words)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"overlaptop: nothing was changed yet{of}\n"

@@ -148,7 +148,7 @@ def test_nothing_outlives_a_session_with_a_limit_of_its_rate():
 
 
 def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys):
-    monkeypatch.setattr(jobs, "find_jobs", lambda: [record("job-1"), record("job-2", ended=True)])
+    monkeypatch.setattr(jobs, "list_jobs", lambda: [record("job-1"), record("job-2", ended=True)])
     assert jobs.run(as_json=False) == 0
     _, running, ended = capsys.readouterr().out.splitlines()
     assert "ended" not in running
