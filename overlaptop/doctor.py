@@ -167,6 +167,8 @@ def check_jobs(machine: Machine) -> Iterator[CheckRecord]:
         return  # check_sockets reports it
     for job in jobs[:MAX_JOBS]:
         yield _job(machine, job)
+        if job.root_host:
+            yield _gathered(job)
     strange = sorted(path for path in base.glob("*/job.json") if read_job(path.parent.name) is None)
     for path in strange[:MAX_JOBS]:
         remedy = "another version of overlaptop has written it, update the older one"
@@ -191,6 +193,17 @@ def _job(machine: Machine, job: JobRecord) -> CheckRecord:
     return ok("jobs", f"{name}, protocol {job.protocol}")
 
 
+def _gathered(job: JobRecord) -> CheckRecord:
+    place = f"the first node's hub of {job.job}, {job.root_host} port {job.root_port}"
+    try:
+        socket.create_connection((job.root_host, job.root_port), REACH_LIMIT_S).close()
+    except OSError as error:
+        why = error.strerror or "no answer"
+        remedy = "let the job's nodes reach all ports of each other, as NCCL needs, too"
+        return warning("gather", f"{place} cannot be reached ({why})", remedy)
+    return ok("gather", f"{place} can be reached")
+
+
 def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
     """Return the variables of tools that use CUPTI in a process's environment; none if it is not ours."""
     data = b""
@@ -200,8 +213,8 @@ def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name in TOOLS}
 
 
-def check_gather(_machine: Machine) -> Iterator[CheckRecord]:
-    """Check the key for ``--gather``, and that the hubs of gathered jobs can be reached from here."""
+def check_key(_machine: Machine) -> Iterator[CheckRecord]:
+    """Check the key for ``--gather``."""
     try:
         read_key()
     except GatherError as reason:
@@ -211,20 +224,6 @@ def check_gather(_machine: Machine) -> Iterator[CheckRecord]:
             yield warning("key", str(reason))
     else:
         yield ok("key", f"for --gather, in {'$' + VARIABLE if VARIABLE in os.environ else key_path()}")
-    try:
-        jobs = [job for job in list_jobs() if job.root_host]
-    except (JobFolderError, OSError):
-        return  # check_sockets reports it
-    for job in jobs[:MAX_JOBS]:
-        place = f"the first node's hub of {job.job}, {job.root_host} port {job.root_port}"
-        try:
-            socket.create_connection((job.root_host, job.root_port), REACH_LIMIT_S).close()
-        except OSError as error:
-            why = error.strerror or "no answer"
-            remedy = "let the job's nodes reach all ports of each other, as NCCL needs, too"
-            yield warning("gather", f"{place} cannot be reached ({why})", remedy)
-        else:
-            yield ok("gather", f"{place} can be reached")
 
 
 # What the dashboard needs
@@ -418,7 +417,7 @@ _CHECKS: tuple[Callable[[Machine], Iterator[CheckRecord]], ...] = (
     check_overlaptop,
     check_sockets,
     check_jobs,
-    check_gather,
+    check_key,
     check_terminal,
     check_ssh,
     check_devices,

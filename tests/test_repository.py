@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -191,7 +192,7 @@ def test_drawing_knows_nothing_of_jobs(graph: grimp.ImportGraph) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:
-    assert _in_circles(graph, graph.modules) == []
+    assert _circle(graph, graph.modules) == []
 
 
 @pytest.mark.parametrize("package", ["overlaptop.agent", "overlaptop.tui"])
@@ -202,17 +203,14 @@ def test_no_folders_of_a_package_import_each_other(graph: grimp.ImportGraph, pac
     for folder in folders:
         graph.squash_module(folder)
     looked_at = graph.find_children(package) if package == "overlaptop.tui" else folders
-    assert _in_circles(graph, looked_at) == []
+    assert _circle(graph, looked_at) == []
 
 
-def _in_circles(graph: grimp.ImportGraph, modules: set[str]) -> list[str]:
-    imported = {module: graph.find_modules_directly_imported_by(module) for module in modules}
-    # What is imported by none that is left, or imports none that is left, is in no circle.
-    left = set(imported)
-    while ends := {
-        module
-        for module in left
-        if not imported[module] & left or not any(module in imported[other] for other in left)
-    }:
-        left -= ends
-    return sorted(left)
+def _circle(graph: grimp.ImportGraph, modules: set[str]) -> list[str]:
+    """The modules of one circle, if there is any."""
+    imports = {name: graph.find_modules_directly_imported_by(name) & modules for name in modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as circle:
+        return list(circle.args[1])
+    return []

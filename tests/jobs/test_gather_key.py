@@ -1,6 +1,5 @@
 """The key of --gather: where it comes from, and when it is refused."""
 
-import os
 import stat
 
 import pytest
@@ -20,21 +19,9 @@ def refusal():
     return str(refused.value)
 
 
-def test_a_made_key_is_for_its_owner_alone_and_is_not_replaced():
+def test_a_made_key_is_for_its_owner_alone():
     path = make_key()
-    key = read_key()
-    assert (path, stat.S_IMODE(path.stat().st_mode), len(key)) == (key_path(), 0o600, 32)
-    with pytest.raises(GatherError, match="exists: remove it first"):
-        make_key()
-    assert read_key() == key
-
-
-def test_the_mode_is_0600_whatever_the_umask():
-    before = os.umask(0)
-    try:
-        assert stat.S_IMODE(make_key().stat().st_mode) == 0o600
-    finally:
-        os.umask(before)
+    assert (path, stat.S_IMODE(path.stat().st_mode), len(read_key())) == (key_path(), 0o600, 32)
 
 
 def test_the_variable_replaces_the_file(monkeypatch):
