@@ -9,7 +9,6 @@ Tests about one of these start a process of their own.
 """
 
 import atexit
-import contextlib
 import ctypes
 import multiprocessing.process
 import os
@@ -20,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing import forkserver, reduction, resource_tracker
 from pathlib import Path
 from types import ModuleType
@@ -42,34 +42,16 @@ MAIN_PROCESS = multiprocessing.process.current_process()
 class WarmProcess:
     """One process of the server's: what tests use of a subprocess.Popen."""
 
-    def __init__(self, words: list[str], started: multiprocessing.process.BaseProcess) -> None:
-        self.args = words
-        self.pid = started.pid or 0
+    def __init__(self, started: multiprocessing.process.BaseProcess) -> None:
         self._started = started
-
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
+        self.terminate, self.kill = started.terminate, started.kill
 
     def poll(self) -> int | None:
         return self._started.exitcode
 
-    def wait(self, timeout: float | None = None) -> int:
-        self._started.join(timeout)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return code
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended since; the server answers so soon
-                os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+    def wait(self) -> int:
+        self._started.join()
+        return self._started.exitcode
 
 
 class Warm:
@@ -97,7 +79,7 @@ class Warm:
         # Without a main module of its own it does not import that of the tests.
         with mock.patch.dict(sys.modules, __main__=ModuleType("__main__")):
             started.start()
-        return WarmProcess(words, started)
+        return WarmProcess(started)
 
 
 class Output:
@@ -122,28 +104,36 @@ class WarmRanks:
     """
 
     def __init__(
-        self, warm: Warm, words: list[str], ranks: int, folder: Path, out: IO[str], err: IO[str]
+        self,
+        warm: Warm,
+        words: list[str],
+        ranks: int,
+        folder: Path,
+        out: IO[str],
+        err: IO[str],
+        variables: Sequence[dict[str, str]] = (),
     ) -> None:
-        """``ranks``: 0 is one process that no launcher started."""
-        self._port = hold_port()
+        """``ranks``: 0 is one process that no launcher started. ``variables``: more of each process."""
+        self._port, self._words = hold_port(), words
         port = str(self._port.getsockname()[1])
         shared = environment()
         places = [{**place(rank, ranks), "MASTER_PORT": port} for rank in range(ranks)] or [{}]
         self._processes = [
-            warm.start(words, {**shared, **each}, folder, out.fileno(), err.fileno()) for each in places
+            warm.start(words, {**shared, **each, **more}, folder, out.fileno(), err.fileno())
+            for each, more in zip(places, variables or [{}] * len(places), strict=True)
         ]
         self.returncode: int | None = None
-        self._failed = 0
+        self.failed = 0
 
     def poll(self) -> int | None:
         if self.returncode is None:
             codes = [process.poll() for process in self._processes]
-            if not self._failed:
-                self._failed = next((code for code in codes if code), 0)
-                if self._failed:
+            if not self.failed:
+                self.failed = next((code for code in codes if code), 0)
+                if self.failed:
                     self.terminate()
             if None not in codes:
-                self.returncode = self._failed
+                self.returncode = self.failed
                 self._port.close()
         return self.returncode
 
@@ -151,7 +141,7 @@ class WarmRanks:
         give_up_s = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > give_up_s:
-                raise subprocess.TimeoutExpired(self._processes[0].args, timeout)
+                raise subprocess.TimeoutExpired(self._words, timeout)
             time.sleep(0.005)
         return code
 

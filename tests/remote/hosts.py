@@ -113,7 +113,7 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         for server in self.servers.values():
             server.kill()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # a hub may still be ending in it
 
 
 def make_key(path: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from overlaptop.jobs.record import JobRecord, list_jobs
 from tests.processes import eventually
-from tests.warm import Warm, environment, hold_port, place
+from tests.warm import Warm, WarmRanks
 
 PATIENCE_S = 60.0
 TRAINING = """
@@ -28,7 +28,7 @@ while True:
 """
 
 
-class NodeJob:
+class NodeJob(WarmRanks):
     """Its ranks are forked from the process that has torch."""
 
     module = "overlaptop.agent"
@@ -42,25 +42,13 @@ class NodeJob:
         script = folder / "train.py"
         script.write_text(TRAINING)
         words = ["-m", self.module, "--control", *options, str(script)]
-        self._port = hold_port()
-        port = str(self._port.getsockname()[1])
-        with self.log.open("ab") as log:
-            self._ranks = [
-                warm.start(words, self._place(rank, port) | variables, folder, log.fileno(), log.fileno())
-                for rank in range(len(nodes))
-            ]
+        own = [self.variables_of(rank) | variables for rank in range(len(nodes))]
+        with self.log.open("a") as log:
+            super().__init__(warm, words, len(nodes) if len(nodes) > 1 else 0, folder, log, log, own)
 
-    def _place(self, rank: int, port: str) -> dict[str, str]:
-        own = {**environment(), "OVERLAPTOP_DIR": str(self.nodes[rank]), "CUDA_VISIBLE_DEVICES": ""}
-        if len(self.nodes) > 1:
-            own |= place(rank, len(self.nodes)) | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            own |= {"MASTER_PORT": port}
-        return own
-
-    @property
-    def runs(self) -> bool:
-        """Whether no rank of it is over."""
-        return all(rank.poll() is None for rank in self._ranks)
+    def variables_of(self, rank: int) -> dict[str, str]:
+        own = {"OVERLAPTOP_DIR": str(self.nodes[rank]), "CUDA_VISIBLE_DEVICES": ""}
+        return own | ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} if len(self.nodes) > 1 else {})
 
     def record(self, node: int = 0) -> JobRecord:
         """Of the newest job on this node."""
@@ -73,9 +61,7 @@ class NodeJob:
 
     def __exit__(self, *_: object) -> None:
         """Ends it at once. Its hubs see that."""
-        ran = self.runs
-        for rank in self._ranks:
-            rank.kill()
-            rank.wait(PATIENCE_S)
-        self._port.close()
+        ran = self.poll() is None and not self.failed
+        self.kill()
+        self.wait(PATIENCE_S)
         assert ran, self.log.read_text()

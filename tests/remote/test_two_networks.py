@@ -62,8 +62,8 @@ class NetworkJob(NodeJob):
         variables = {"MASTER_ADDR": ADDRESSES[0], "GLOO_SOCKET_IFNAME": "lan", VARIABLE: "2a" * 32}
         super().__init__(warm, folder, nodes, "--gather", **variables)
 
-    def _place(self, rank, port):
-        return super()._place(rank, port) | {PROCESS: str(self._machines[rank].pid)}
+    def variables_of(self, rank):
+        return super().variables_of(rank) | {PROCESS: str(self._machines[rank].pid)}
 
 
 def test_a_node_is_seen_over_a_network_lost_with_it_and_back(machines, warm, tmp_path_factory, monkeypatch):
