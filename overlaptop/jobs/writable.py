@@ -35,7 +35,7 @@ def why_not() -> str:
     path = base_dir(create=False)
     place = path if path.exists() else path.parent
     try:
-        why = fault(os.statvfs(place))
+        why = _fault(os.statvfs(place))
     except OSError as error:
         why = f"cannot be used ({error.strerror})"
     if not why and not os.access(place, os.W_OK | os.X_OK):
@@ -43,11 +43,11 @@ def why_not() -> str:
     return why and f"{place} {why}, so no job that starts now can be seen: {WAY_OUT}"
 
 
-def fault(space: os.statvfs_result, least_free_bytes: int = 1) -> str:
+def _fault(space: os.statvfs_result) -> str:
     """Return why nothing can be written to a file system, as words after its name. Empty if it can."""
     if space.f_flag & os.ST_RDONLY:
         return "can only be read"
     # Some file systems have no limit on the number of files and report 0 of 0.
-    if space.f_bavail * space.f_frsize < least_free_bytes or (space.f_files and not space.f_favail):
+    if not space.f_bavail or (space.f_files and not space.f_favail):
         return "is full"
     return ""

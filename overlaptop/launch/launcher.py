@@ -129,13 +129,13 @@ class Launcher(SupervisedJob):
     def __init__(
         self,
         script: Path | str,
-        options: Sequence[str] = (),
-        placement: JobPlacement | None = None,
+        options: Sequence[str],
+        placement: JobPlacement,
         *,
         agent_options: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.placement = placement or place()
+        self.placement = placement
         self._rendezvous = f"demo-{secrets.token_hex(4)}"
         # --: otherwise torchrun takes the script's options for abbreviations of its own: --n, --numa.
         self._of_agent = ("-m", "--", "overlaptop.agent", *agent_options, str(script), *options)
@@ -174,11 +174,8 @@ class Launcher(SupervisedJob):
         return environment
 
 
-def of_workload(
-    workload: Workload, options: Sequence[str] = (), placement: JobPlacement | None = None
-) -> Launcher:
+def of_workload(workload: Workload, options: Sequence[str], placement: JobPlacement) -> Launcher:
     """Return a launcher for `workload`. Raises OptionsError if the workload would refuse the options."""
-    placement = placement or place()
     workload.check_on(options, placement.nproc, placement.defaults)
     # As a person would have typed it, since the dashboard shows this name.
     here, path = Path.cwd(), workload.path.resolve()

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 MAX_UNSENT_BYTES = 1 << 16
@@ -17,10 +17,8 @@ _LOOK_S = 0.02
 class ChildProcess:
     """A child process, its pipes, and its standard error."""
 
-    def __init__(
-        self, argv: Sequence[str], *, interactive: bool = False, environ: Mapping[str, str] | None = None
-    ) -> None:
-        """Start the process. Raises OSError if that fails. ``environ``: None for this process's own.
+    def __init__(self, argv: Sequence[str], *, interactive: bool = False) -> None:
+        """Start the process. Raises OSError if that fails.
 
         ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Otherwise
         it has its own session: keys on the terminal do not reach it, a question on the terminal fails at
@@ -32,7 +30,6 @@ class ChildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=environ,
             start_new_session=not interactive,
         )
         self.interactive = interactive

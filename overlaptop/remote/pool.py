@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from selectors import DefaultSelector
 
@@ -46,26 +45,25 @@ class ConnectionPool:
         self._later = [each for each in targets if each.kind == SRUN and each != first[each.place]]
         self.hosts = self._hosts(each for each in targets if each not in self._later)
 
-    def connect(self, *, interactive: bool, patience_s: float | None = None) -> None:
+    def connect(self, *, interactive: bool) -> None:
         """Try each connection once, wait for the results, and report them.
 
         First all hosts are tried without questions, four at a time. Then, if ``interactive``, the hosts
         where ssh wants a password or to confirm a host's key are tried one after the other on the terminal.
-        Stops waiting after ``patience_s``; `poll` goes on with the rest. Ctrl-C closes all connections.
+        Ctrl-C closes all connections.
         """
-        deadline_s = float("inf") if patience_s is None else time.monotonic() + patience_s
         try:
-            self._settle(self.hosts, deadline_s)
+            self._settle(self.hosts)
             gathered = {each.target.place for each in self.hosts if _gathers(each)}
             others = self._hosts(each for each in self._later if each.place not in gathered)
             self._later.clear()
             self.hosts += others
-            self._settle(others, deadline_s)
+            self._settle(others)
             if interactive and _has_terminal():
                 for host in [each for each in self.hosts if each.needs_terminal]:
                     self._report(f"{host.name}: once more, with your help")
                     host.start(interactive=True, on_stderr=_show)
-                    self._settle((host,), float("inf"))
+                    self._settle((host,))
         except BaseException:
             self.close()
             raise
@@ -102,9 +100,9 @@ class ConnectionPool:
     def _may_start(self) -> bool:
         return sum(host.logging_in for host in self.hosts) < AT_ONCE
 
-    def _settle(self, hosts: Sequence[RemoteHost], deadline_s: float) -> None:
+    def _settle(self, hosts: Sequence[RemoteHost]) -> None:
         waiting = list(hosts)
-        while waiting and time.monotonic() < deadline_s:
+        while waiting:
             self.poll()  # all hosts: a relay ends if it receives no message for long
             for host in tuple(waiting):
                 if host.settled:

@@ -133,7 +133,7 @@ def test_a_job_whose_options_are_refused_tells_its_reason(tmp_path, traces, monk
 
 def test_job_that_writes_without_end_runs_and_is_stopped(tmp_path, traces):
     body = "while True: print('x' * 10_000, flush=True)"
-    with Alone(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
+    with Alone(script(tmp_path, body), (), TWO_ON_GLOO) as job:
         job.start()
         eventually(lambda: len(job.output()) > 5)
         assert job.poll() is None

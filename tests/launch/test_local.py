@@ -138,7 +138,7 @@ def test_request_is_parsed_as_a_shell_would():
 
 
 def test_next_job_starts_once_nothing_is_left_of_the_previous(launcher, tmp_path, held, written, traces):
-    with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
+    with Alone(tmp_path / "other.py", (), launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
         eventually(lambda: written() == ["other up"])
         start(launcher, "steady", "--size", "2")

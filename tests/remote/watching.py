@@ -35,7 +35,7 @@ class Watching:
 
     def connect(self) -> Self:
         """Tries each connection once, as before the screen opens."""
-        self.pool.connect(interactive=False, patience_s=PATIENCE_S)
+        self.pool.connect(interactive=False)
         return self
 
     def tick(self) -> Snapshot:
