@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.launch import supervisor
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.overview.rank_table import RankTable
-from overlaptop.wire.messages import StepDetail
 from tests.agent.commanded import socket_directory
 from tests.processes import PATIENCE_S, eventually
-from tests.tui.fakes import screen_lines, screen_text
+from tests.tui.fakes import screen_text
 from tests.warm import WarmRanks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,27 +77,9 @@ def start_again(warm):
         ranks.wait(PATIENCE_S)
 
 
-class RecordingConnection(LocalHubConnection):
-    """A line whose messages the test reads too, in the order in which they came."""
-
-    def __init__(self, record, received):
-        super().__init__(record)
-        self._received = received
-
-    def poll(self):
-        messages = super().poll()
-        self._received += messages
-        return messages
-
-
 @pytest.fixture
-def received():
-    return []
-
-
-@pytest.fixture
-def session(job, received):
-    session = JobSession(open_hub=lambda record: RecordingConnection(record, received))
+def session(job):
+    session = JobSession()
     yield session
     session.close()
 
@@ -113,26 +92,17 @@ async def until(pilot, holds):
     return found
 
 
-def overlap_shown(app, rank):
-    """The overlap in this rank's row, in per cent; None where there is none yet."""
-    lines = screen_lines(app)
-    # Below the table collectives have a number and a share too.
-    rows = [
-        line
-        for table in app.screen.query(RankTable)
-        for line in lines[table.region.y : table.region.bottom]
-    ]
-    for line in rows:
-        if line.replace("▸", " ").split()[:1] == [str(rank)] and (figure := re.search(r"([\d.]+) %", line)):
-            return float(figure[1])
-    return None
-
-
 def known(app, rank):
     return app.dashboard.latest.ranks[rank]
 
 
-async def test_dashboard_gets_each_ranks_history_and_all_timelines(session, received):
+def overlap(app, rank):
+    """Of this rank's newest measured step. None where there is none yet."""
+    ranks = app.dashboard.latest.ranks
+    return ranks[rank].measured.overlap if len(ranks) > rank and ranks[rank].measured else None
+
+
+async def test_dashboard_gets_each_ranks_history_and_all_timelines(session):
     earlier_session = JobSession()
     eventually(
         lambda: (
@@ -140,13 +110,17 @@ async def test_dashboard_gets_each_ranks_history_and_all_timelines(session, rece
             and all(view.last and view.last.step >= 20 for view in ranks)
         )
     )
-    earlier_session.close()
     opened_ns = time.time_ns()
+    earlier_session.watch([1])
+    first, *_ = eventually(lambda: earlier_session.tick().ranks[1].details)
+    # A hub gives away the newest detail that it has: none is older than the question.
+    assert first.start_ns + first.step_ns >= opened_ns
+    assert first.collectives
+    earlier_session.close()
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         for rank in (0, 1):
-            overlap = await until(pilot, lambda rank=rank: overlap_shown(app, rank))
-            assert 0 <= overlap <= 100
+            assert 0 < await until(pilot, lambda rank=rank: overlap(app, rank)) <= 1
         await until(pilot, lambda: re.search(r"rank 0 +step [\d,]+ .* forward .* ms", screen_text(app)))
         for view in app.dashboard.latest.ranks:
             earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
@@ -163,19 +137,14 @@ async def test_dashboard_gets_each_ranks_history_and_all_timelines(session, rece
         said = who_is_late(shown)
         assert said is not None
         assert not said.words.startswith("who waits")
-        # A hub gives away the newest detail that it has of a rank: none is older than the question, so
-        # nobody had sent any.
         await pilot.press("down")
         await until(pilot, lambda: re.search(r"rank 1 +step [\d,]+", screen_text(app)))
-        first = next(m for m in received if isinstance(m, StepDetail) and m.rank == 1)
-        assert first.start_ns + first.step_ns >= opened_ns
-        assert first.collectives
 
 
 async def test_ended_job_is_reported_and_followed_after_a_restart(job, start_again, session):
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: overlap_shown(app, 0) is not None)
+        await until(pilot, lambda: overlap(app, 0) is not None)
         first_key = session.job_key
         job.end()
         # torchrun ends them by a signal, which an older kernel tells no more once it has waited for them.
@@ -191,4 +160,4 @@ async def test_ended_job_is_reported_and_followed_after_a_restart(job, start_aga
         await until(pilot, lambda: app.dashboard.latest.job.job != first_key and known(app, 0).last)
         assert app.dashboard.latest.job.job == session.job_key
         assert known(app, 0).history[0].start_ns > ended.start_ns
-        await until(pilot, lambda: "● live" in screen_text(app) and overlap_shown(app, 1) is not None)
+        await until(pilot, lambda: "● live" in screen_text(app) and overlap(app, 1) is not None)

@@ -14,9 +14,7 @@ from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
-from tests.processes import PATIENCE_S as PATIENCE_S
-from tests.processes import eventually as eventually
-from tests.processes import runs as runs
+from tests.processes import PATIENCE_S, eventually
 
 FAKE_RELAYS = Path(__file__).with_name("fake_relays.py")
 

@@ -12,7 +12,8 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
 from overlaptop.wire.relaying import RelayOpen
-from tests.remote.connections import eventually, fake_relay, open_descriptors, runs
+from tests.processes import eventually, runs
+from tests.remote.connections import fake_relay, open_descriptors
 from tests.remote.fake_relays import JOBS
 
 

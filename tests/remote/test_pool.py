@@ -12,7 +12,8 @@ from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.commands.running import Terminal
-from tests.remote.connections import FAKE_RELAYS, PATIENCE_S, eventually, runs
+from tests.processes import PATIENCE_S, eventually, runs
+from tests.remote.connections import FAKE_RELAYS
 from tests.remote.fake_relays import JOBS
 
 # As ssh it ends with "-- HOST COMMAND". What a host does is in its name, before the first dash.
