@@ -53,7 +53,7 @@ class MachineMonitor:
             except NvmlError as refusal:
                 self.close()
                 self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
-        self._numa = NumaMonitor(rank, self._topology, at)
+        self.numa = NumaMonitor(rank, self._topology, at)
         nic = self._topology.nic_near(at.pci_bus_id) if at is not None else None
         self._nic = NicMonitor(nic.name) if nic is not None else None
 
@@ -65,7 +65,7 @@ class MachineMonitor:
         topology = self._topology
         yield MachineFacts(self._rank, self._host, topology.nodes, topology.nics, self._gpus, unknown)
         yield self.device()
-        yield self.numa()
+        yield self.numa.facts()
 
     def device(self) -> DeviceFacts:
         """Return the GPU's facts, with those that may change read again."""
@@ -74,14 +74,6 @@ class MachineMonitor:
             if self._nic is not None:
                 self._device = replace(self._device, nic_errors=self._nic.errors())
         return self._device
-
-    def numa(self) -> NumaFacts:
-        """Return the CPUs the process may use, and those its threads run on."""
-        return self._numa.facts()
-
-    def is_moved(self) -> bool:
-        """Whether the allowed CPUs have changed since the last call of `numa`."""
-        return self._numa.is_moved()
 
     def sample(self) -> DeviceSample | None:
         """Return the activity of the GPU and its adapter; None if NVML shows no GPU."""

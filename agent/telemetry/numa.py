@@ -1,6 +1,5 @@
 """Watches the CPUs that a rank may use and uses, whether they are near its GPU, and how to change them."""
 
-import functools
 import os
 import shutil
 import sys
@@ -17,21 +16,8 @@ from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 TORCHRUN = "torchrun --numa-binding=node"
 NEEDS = "torch 2.9 and numactl"
 """torchrun's option fails without numactl."""
-MAX_TORCHRUN_BYTES = 1 << 20
-
-
-@functools.cache
-def _torchrun_has_numa_binding() -> bool:
-    """Whether this torch's launcher has the option, which came with torch 2.9."""
-    # Read the job's own torch: find_spec would call the job's finders while its threads may import.
-    torch = getattr(sys.modules.get("torch"), "__file__", None)
-    if torch is None:
-        return False
-    try:
-        with (Path(torch).parent / "distributed/run.py").open("rb") as source:
-            return b'"--numa-binding"' in source.read(MAX_TORCHRUN_BYTES)
-    except (OSError, ValueError):
-        return False
+FIRST_TORCH = "2.9.0.dev0"
+"""NVIDIA's containers have pre-releases, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +58,9 @@ class NumaMonitor:
         self._root = root
         self._threads = process.ThreadPlaces(root)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
-        self._torchrun_binds = _torchrun_has_numa_binding() and shutil.which("numactl") is not None
+        torch = sys.modules.get("torch")
+        has_option = torch is not None and torch.__version__ >= FIRST_TORCH
+        self._torchrun_binds = has_option and shutil.which("numactl") is not None
         self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
         self._unknown_for_good: dict[str, str] = {}

@@ -155,8 +155,8 @@ class Telemetry:
             sample = watch.sample()
             if sample is not None:
                 self._samples.append(sample)
-            if period % NUMA_EVERY == 0 or watch.is_moved():
-                self._keep(watch.numa())
+            if period % NUMA_EVERY == 0 or watch.numa.is_moved():
+                self._keep(watch.numa.facts())
             if period % DEVICE_EVERY == 0:
                 self._keep(watch.device())
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from overlaptop.agent.telemetry import numa
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
@@ -28,7 +30,7 @@ from .trees import (
 @pytest.fixture(autouse=True)
 def knows_all_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's torchrun has the option and numactl is there, unless a test says otherwise."""
-    monkeypatch.setattr(numa, "_torchrun_has_numa_binding", lambda: True)
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.0a0+50eac8"))
     monkeypatch.setattr(numa.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
@@ -147,9 +149,10 @@ def test_memory_from_another_node_is_said(policy: str, state: str, but: str, tmp
 def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = facts(TWO_SOCKETS, Process("0-223"), tmp_path / "alone", 4, environ={})
     assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
-    for name, lacking in (("shutil.which", None), ("_torchrun_has_numa_binding", False)):
+    lacking = ((numa.shutil, "which", lambda _: None), (torch, "__version__", TorchVersion("2.8.0+cu128")))
+    for owner, name, value in lacking:
         with monkeypatch.context() as patch:
-            patch.setattr(f"{numa.__name__}.{name}", lambda *_, answer=lacking: answer)
+            patch.setattr(owner, name, value)
             found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
         assert found.advice == f"{BIND} (needs torch 2.9 and numactl)"
 
