@@ -16,15 +16,6 @@ from tests.agent.control.commanded_rank import ENDED, LIMIT_S, Changing, Recordi
 from tests.processes import eventually
 
 
-@pytest.fixture
-def stuck(monkeypatch):
-    thaw = threading.Event()
-    join_commit = executor.join_commit
-    monkeypatch.setattr(executor, "join_commit", lambda *args: thaw.wait() and join_commit(*args))
-    yield thaw
-    thaw.set()
-
-
 def capture(**changes):
     return replace(commands.make(commands.CAPTURE, {"steps": 2}), **changes)
 
@@ -166,11 +157,13 @@ def test_disabled_agent_still_acts_once_all_have_agreed(make_job):
     assert job.step == stood  # nothing is pending any more
 
 
-def test_disabled_agent_does_not_act_before_all_have_agreed(make_job, stuck):
-    job = make_job(Changing())
+def test_disabled_agent_does_not_act_before_all_have_agreed(make_job, monkeypatch):
+    job, thaw = make_job(Changing()), threading.Event()
+    join_commit = executor.join_commit
+    monkeypatch.setattr(executor, "join_commit", lambda *args: thaw.wait(LIMIT_S) and join_commit(*args))
     job.receive(capture())
     assert not job.executor.disable("the agent disabled itself")
-    stuck.set()
+    thaw.set()
     while job.executor.pending:
         job.train()
     assert job.executor.disable("the agent disabled itself")
@@ -184,16 +177,13 @@ class SilentStore:
     def __init__(self):
         self.store = dist.HashStore()
         self.store.set("plan", "30 0")
-        self.gone = False
         self.voted = threading.Event()
         self.thaw = threading.Event()
 
     def __getattr__(self, name):
         def call(*args):
             if self.voted.is_set():
-                self.thaw.wait()
-                if self.gone:
-                    raise RuntimeError("Connection reset by peer")
+                self.thaw.wait(LIMIT_S)
             answer = getattr(self.store, name)(*args)
             if name == "set" and args[0].startswith("armed"):
                 self.voted.set()
@@ -202,29 +192,21 @@ class SilentStore:
         return call
 
 
-@pytest.fixture
-def voted(make_job, monkeypatch):
-    """A job that has voted for a change, whose store then falls silent; and that store."""
+def test_wait_for_a_decision_is_limited(make_job, monkeypatch):
     silent = SilentStore()
-
-    def join_commit(key, pace, arm, position, limit_s):
-        silent.commit = TwoPhaseCommit(silent, 1, 2, pace, arm, position, resolve_limit_s=0.2)
-        return silent.commit
-
-    monkeypatch.setattr(executor, "join_commit", join_commit)
-    job = make_job(Changing(steps=1, result="1 -> 2"))
+    monkeypatch.setattr(
+        executor,
+        "join_commit",
+        lambda _key, *own: TwoPhaseCommit(silent, 1, 2, *own[:3], resolve_limit_s=0.2),
+    )
+    job = make_job(Changing(steps=1))
     job.receive(capture())
     assert silent.voted.wait(LIMIT_S)
-    yield job, silent
-    silent.thaw.set()
-
-
-def test_wait_for_a_decision_is_limited(voted):
-    job, _silent = voted
     job.step = 29
     job.train()  # stands at the planned step
     assert job.last == ("unknown", None, "the job's store gave no decision within 0.2 s")
     job.train()
+    silent.thaw.set()
     assert job.action.seen == []
     assert job.executor.armed is None
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.agent.conftest import Run
+from tests.agent.sources.gpu import one_gpu
 
 from .test_compiled import JOB, compare
 
@@ -13,7 +14,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 NPROC = min(2, torch.cuda.device_count())
 WAYS = ("wrapped", "method", "step")
-one_gpu = pytest.mark.skipif(not NPROC, reason="needs a GPU")
 
 
 @one_gpu

@@ -74,8 +74,6 @@ def test_recorded_kernels_are_joined_to_their_collectives(name):
 
 # By hand.
 
-A, B, G = "AllReduce", "SendRecv", "Generic"
-
 
 def test_replayed_kernels_are_not_joined():
     step = step_of([kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)])

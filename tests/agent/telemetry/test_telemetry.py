@@ -49,10 +49,10 @@ class Hub:
 
 
 class Beside:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool = True) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.notices: list[tuple[str, str]] = []
         self.hub = Hub()
-        self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=enabled)
+        self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=True)
         monkeypatch.setattr(module, "until_next_s", lambda now_s: 0.001)
 
     def follow(self, gpu: JobGpu | None, until: Callable[[], object]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -10,21 +9,15 @@ import torch
 
 from overlaptop.agent.telemetry.telemetry import PERIOD_S
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from tests.agent.sources.gpu import DDP, JOBS, NPROC, one_gpu, two_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[3]
-JOBS = Path(__file__).parents[1] / "sources" / "gpu_jobs"
-DDP = ROOT / "workloads" / "ddp.py"
-NPROC = 2
 STRETCHES = ("nvlink_tx", "nvlink_rx", "pcie_rx", "pcie_tx")
 QUIET_SHARE = 0.02
 """Of what it carries in its own intervals: what a link may carry in the other's."""
 DDP_STEPS = 240
 SETTLE_S = 3.0
-
-two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="a peer copy needs two GPUs")
-one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def inside(samples: list[DeviceSample], begin_ns: int, end_ns: int) -> list[DeviceSample]:
