@@ -92,19 +92,17 @@ def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
     assert (report.old, report.new) == ("1", "3")
 
 
-def test_value_that_cannot_be_set_is_reported_and_not_undone(try_3):
-    job = try_3(fails="the model is gone")
+@pytest.mark.parametrize(
+    ("fails", "said", "values"),
+    [("fails", "", [1]), ("undo_fails", "the tried value 3 stays: ", [1, 3])],
+    ids=["to be set", "to be taken back"],
+)
+def test_value_that_cannot_be_set_or_taken_back_is_reported(try_3, fails, said, values):
+    job = try_3(**{fails: "the model is gone"})
     job.train_until(*ENDED)
-    assert job.last == ("failed", None, "RuntimeError: the model is gone")
-    assert job.action._setting.values == [1]
-    assert job.action._setting.abandoned
-
-
-def test_value_that_cannot_be_taken_back_is_said_to_stay(try_3):
-    job = try_3(undo_fails="the model is gone")
-    job.train_until(*ENDED)
-    assert job.last == ("failed", None, "RuntimeError: the tried value 3 stays: the model is gone")
-    assert job.notices[-1] == ("warning", f"no trial: {job.last[2]}")
+    assert job.last == ("failed", None, f"RuntimeError: {said}the model is gone")
+    assert job.action._setting.values == values
+    assert job.action._setting.abandoned == (fails == "fails")
 
 
 def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):

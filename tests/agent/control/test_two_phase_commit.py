@@ -230,24 +230,13 @@ class Failing:
         return call
 
 
-@pytest.fixture
-def rank_1(stores):
-    """Makes the commit of rank 1 of two, which has been told to act at step 1000."""
-    stores[0].set("plan", "1000 0")
-
-    def make(store=stores[1], arm=lambda step: None, **options):
-        pace = StepProgress(5, 1_000_000)
-        return TwoPhaseCommit(store, 1, 2, lambda: pace, arm, **{**QUICK, **options})
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("breaks_at", "refused", "limit_s"),
     [("ready", 9, 10.0), ("armed", 2, 10.0), ("armed", 9, 0.1)],
     ids=["before the vote", "for a moment", "for good"],
 )
-def test_rank_that_voted_reconnects_to_a_lost_store(stores, rank_1, breaks_at, refused, limit_s):
+def test_rank_that_voted_reconnects_to_a_lost_store(stores, breaks_at, refused, limit_s):
+    stores[0].set("plan", "1000 0")
     tries = []
 
     def reconnect():
@@ -257,7 +246,8 @@ def test_rank_that_voted_reconnects_to_a_lost_store(stores, rank_1, breaks_at, r
             raise RuntimeError("Connection refused")
         return stores[1]
 
-    commit = rank_1(Failing(stores[1], breaks_at), reconnect=reconnect, resolve_limit_s=limit_s)
+    lost = Failing(stores[1], breaks_at)
+    commit = Rank(1, lost, world_size=2, reconnect=reconnect, resolve_limit_s=limit_s).commit
     if refused == 2:
         assert commit.run() == commit.resolve() == Decision(1000)
         assert len(tries) == 3

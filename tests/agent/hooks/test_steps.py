@@ -142,12 +142,6 @@ def test_a_backward_or_a_step_that_raises_does_not_hide_the_next(recorder, weigh
 # A job without an optimizer. Those of other tests may still be about, and do not count.
 
 
-class OwnOptimizer:
-    def step(self, weight):
-        with torch.no_grad():
-            weight -= 0.1 * weight.grad
-
-
 @pytest.fixture
 def alone(recorder, monkeypatch):
     monkeypatch.setattr(steps.gc, "get_objects", list)
@@ -155,10 +149,8 @@ def alone(recorder, monkeypatch):
 
 
 def test_without_an_optimizer_a_step_is_a_backward_pass(alone, weight):
-    own = OwnOptimizer()
     for _ in range(LEAST_PASSES + 3):
         weight.sum().backward()
-        own.step(weight)
     assert alone.seen.count("step") == 4
     assert alone.hooks.sign == BACKWARD_SIGN
 

@@ -40,14 +40,6 @@ def sources(monkeypatch):
     return Sources(monkeypatch)
 
 
-@pytest.fixture
-def _on_a_gpu(monkeypatch):
-    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
-
-
-on_a_gpu = pytest.mark.usefixtures("_on_a_gpu")
-
-
 def choose(source="auto", instead_of=None, **options):
     return choice.choose(AgentOptions(source, **options), None, instead_of)
 
@@ -75,8 +67,8 @@ def test_a_job_gets_the_first_source_that_starts(sources, monkeypatch, gpu, aske
     assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
 
 
-@on_a_gpu
-def test_source_that_gave_up_is_replaced_by_the_next(sources):
+def test_source_that_gave_up_is_replaced_by_the_next(sources, monkeypatch):
+    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
     first = choose()
     first.gave_up = "another user of CUPTI in this process takes its records"
     second = choose(instead_of=first)
@@ -89,8 +81,8 @@ def test_source_that_gave_up_is_replaced_by_the_next(sources):
 # With the true sources, where there is no GPU.
 
 
-@on_a_gpu
 def test_kernels_are_not_tried_under_a_profiling_tool(monkeypatch):
+    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
     for each in TOOLS:
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/lib.so")

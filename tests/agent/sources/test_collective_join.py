@@ -30,18 +30,6 @@ def kernel(at_ns, collective="AllReduce", *, replayed=False):
     )
 
 
-def step_of(*stretches):
-    """A step of stretches of 100 ns, of the kernels issued in each."""
-    intervals = tuple(
-        LaunchInterval(100 * at, 100 * (at + 1), tuple(kernels)) for at, kernels in enumerate(stretches)
-    )
-    return TracedStep(0, 0, 10_000, (), None, detailed=True, intervals=intervals)
-
-
-def bytes_by_kernel(joined):
-    return [(each.bytes, each.start_ns) for each in joined.collectives]
-
-
 # Recorded bursts.
 
 
@@ -76,9 +64,9 @@ def test_recorded_kernels_are_joined_to_their_collectives(name):
 
 
 def test_replayed_kernels_are_not_joined():
-    step = step_of([kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)])
-    joined = join(step, [launch(1)])
-    assert bytes_by_kernel(joined) == [(None, 10), (1, 30), (None, 50)]
+    issued = LaunchInterval(0, 100, (kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)))
+    joined = join(TracedStep(0, 0, 10_000, (), None, intervals=(issued,)), [launch(1)])
+    assert [(each.bytes, each.start_ns) for each in joined.collectives] == [(None, 10), (1, 30), (None, 50)]
     assert (joined.comm_kernels_ns, joined.matched_ns) == (30, 10)
 
 

@@ -61,15 +61,6 @@ def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
     assert {each.op for each in live.details()[-1].collectives} == ops
 
 
-@two_ranks
-def test_with_one_connection_only_phases_are_measured_and_the_reason_is_said(run, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    job = run(DDP, "--layers", "2", "--steps", "12")
-    assert job.info().detail_every == 0
-    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in job.info().source_reason
-    assert all(not step.measured and step.backward_ns > 0 for step in job.steps())
-
-
 def test_under_mps_with_its_two_connections_only_phases_are_measured(run, mps, monkeypatch) -> None:
     for name, value in mps.items():
         monkeypatch.setenv(name, value)

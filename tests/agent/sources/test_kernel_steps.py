@@ -200,14 +200,12 @@ def test_neither_order_nor_launch_numbers_change_a_step(change):
     assert plain(reread(burst, change(burst.activities()))) == plain(burst.steps())
 
 
-def without_mark(activities, mark):
-    return activities[~((activities["kind"] == MEMSET) & (activities["value"] == mark.value))]
-
-
 def test_step_with_a_bound_that_was_not_recorded_is_left_out():
     burst = recording("fsdp2")
     [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == 38]
-    steps = reread(burst, without_mark(burst.activities(), bound))
+    activities = burst.activities()
+    is_bound = (activities["kind"] == MEMSET) & (activities["value"] == bound.value)
+    steps = reread(burst, activities[~is_bound])
     assert plain(steps) == plain(step for step in burst.steps() if step.step in (36, 39))
 
 
@@ -344,18 +342,6 @@ def test_a_kernels_name_tells_its_function_and_which_collective(raw, text, colle
 HOUR_NS = 3_600_000_000_000
 
 
-def marked_steps(**moved_ns):
-    """Steps of 10 ms with a kernel of 4 ms each; marks that are moved are somewhere else."""
-    trace = Trace()
-    for step in range(8):
-        begin_ns = HOUR_NS + step * 10_000_000
-        trace.mark(step, begin_ns + moved_ns.get(f"step{step}", 0), host_ns=begin_ns - 3_000_000)
-        trace.kernel(GEMM, begin_ns + 1_000_000, begin_ns + 5_000_000)
-    found = Counter()
-    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
-    return steps, found
-
-
 @pytest.mark.parametrize(
     ("moved_ns", "why"),
     [
@@ -364,7 +350,12 @@ def marked_steps(**moved_ns):
     ],
 )
 def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
-    steps, found = marked_steps(step4=moved_ns)
+    trace, found = Trace(), Counter()
+    for step in range(8):
+        begin_ns = HOUR_NS + step * 10_000_000
+        trace.mark(step, begin_ns + moved_ns * (step == 4), host_ns=begin_ns - 3_000_000)
+        trace.kernel(GEMM, begin_ns + 1_000_000, begin_ns + 5_000_000)
+    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
     assert [each.step for each in steps] == [0, 1, 2, 5, 6]
     assert all(each.end_ns - each.start_ns == 10_000_000 for each in steps)
     assert found == {why: 1}
