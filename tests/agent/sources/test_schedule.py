@@ -159,13 +159,14 @@ def test_what_a_script_does_in_every_second_step_is_met_as_often_as_it_is_done(s
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "cost", "prior"), [(5, 0.3, LAUNCH_BOUND_COST), (112, 0.3, COST), (1500, 0.12, COST)]
+    ("step_ms", "cost", "noise", "prior"),
+    [(5, 0.3, 0.1, LAUNCH_BOUND_COST), (112, 0.3, 0.01, COST), (1500, 0.12, 0.01, COST)],
 )
 @pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
-def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):
+def test_the_budget_is_kept(step_ms, cost, noise, prior, wanted, budget):
     lost = []
     for seed in range(3):
-        job = Job(step_ms, cost, schedule=Schedule(None, prior, LEAD_STEPS), seed=seed)
+        job = Job(step_ms, cost, noise, schedule=Schedule(None, prior, LEAD_STEPS), seed=seed)
         job.schedule.follow(wanted)
         seconds = min(600, 30 * step_ms)
         job.run(seconds)
