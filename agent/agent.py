@@ -21,7 +21,7 @@ from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.gather import HubGathering
 from overlaptop.agent.hang_watch import HangWatch
-from overlaptop.agent.hooks.process_groups import collectives_begun
+from overlaptop.agent.hooks.process_groups import collectives_begun, group_of_all
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.patching import uncompiled
@@ -314,8 +314,7 @@ class Agent:
 
     def _collectives_begun(self) -> tuple[int, ...] | None:
         """In the group of all ranks: no hook counts collectives before the first step."""
-        dist = sys.modules["torch.distributed"] if self._steps is not None else None
-        group = dist.group.WORLD if dist is not None and dist.is_available() else None
+        group = group_of_all() if self._steps is not None else None
         return collectives_begun(group) if group is not None else None
 
     def _send_environment(self, sender: Sender) -> None:

@@ -104,7 +104,7 @@ class DelayTrial(Action):
 
     def refusal(self) -> str:
         """Why this delay is refused, above all if it might look like a hang."""
-        if (timeout_s := _shortest_timeout_s()) is not None:
+        if (timeout_s := shortest_timeout_s()) is not None:
             most_s = timeout_s * SHARE_OF_TIMEOUT
             if self._delay_ns > most_s * 1e9:
                 return (
@@ -149,9 +149,3 @@ def make_delay(command: Command, rank: int, world_size: int) -> DelayTrial:
     if delayed == rank:
         delay = HostDelay(delay_ns) if place == HOST else GpuDelay(delay_ns)
     return DelayTrial(delay, f"its {PLACES[place]}", delay_ns, steps)
-
-
-def _shortest_timeout_s() -> float | None:
-    import torch.distributed as dist
-
-    return shortest_timeout_s() if dist.is_available() and dist.is_initialized() else None

@@ -1,11 +1,18 @@
 """Reads torch's process groups: ranks, collectives begun, timeouts."""
 
+import sys
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.bounds import MAX_RANKS
+
+
+def group_of_all() -> Any:
+    """Return the group of all ranks; None if the job has none."""
+    dist = sys.modules.get("torch.distributed")
+    return dist.group.WORLD if dist is not None and dist.is_available() else None
 
 
 def collectives_begun(group: Any) -> tuple[int, ...] | None:

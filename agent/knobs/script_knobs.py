@@ -7,7 +7,6 @@
 Without the agent, and until another value is set, a knob has its default.
 """
 
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from overlaptop.agent.control.action import SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
+from overlaptop.agent.hooks.process_groups import SequenceNumbers, group_of_all, why_uncounted
 from overlaptop.wire.knobs import MAX_CHOICES, TORCH_KNOBS, Knob, KnobName, KnobValue
 
 MAX_DECLARED = 32
@@ -160,11 +159,8 @@ class ScriptKnobs:
         )
 
     def refusal(self) -> str:
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-            return ""
-        world = distributed.group.WORLD
-        return why_uncounted(world) if world.size() > 1 else ""
+        group = group_of_all()
+        return why_uncounted(group) if group is not None and group.size() > 1 else ""
 
     def action(self, knob: str, value: int | None) -> "ScriptKnobAction":
         turned = self._declared[knob]
@@ -173,10 +169,10 @@ class ScriptKnobs:
     def note_step(self, step: int) -> None:
         if not self._declared:
             return
-        distributed = sys.modules["torch.distributed"]
-        self._counts = distributed.is_available() and distributed.is_initialized()
+        group = group_of_all()
+        self._counts = group is not None
         if self._counts:
-            self._sequence_numbers.note(step, distributed.group.WORLD)
+            self._sequence_numbers.note(step, group)
 
     def position(self, step: int, knob: ScriptKnob) -> Position:
         where = f"{self._sequence_numbers.at(step)} " if self._counts else ""

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from overlaptop.agent.control import delay
 from overlaptop.agent.control.action import SettingAction
@@ -177,7 +176,6 @@ def test_agent_that_disables_itself_delays_no_longer(make_job):
 
 def test_delay_near_the_timeout_of_collectives_is_refused(monkeypatch):
     monkeypatch.setattr(delay, "shortest_timeout_s", lambda: 8.0)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     assert DelayTrial(None, "its host", 2_000_000_000, 1).refusal() == ""
     assert DelayTrial(None, "its host", 2_000_000_001, 1).refusal() == (
         "its collectives time out after 8 s: a delay may take 2 s at most"

@@ -136,7 +136,6 @@ class Group:
 @pytest.fixture
 def world(monkeypatch):
     group = Group()
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "group", type("", (), {"WORLD": group}))
     return group
 
