@@ -264,8 +264,7 @@ class BucketKnob:
         known = self._models.only()
         value: int | None = None
         value_text = original_text = ""
-        model = None if isinstance(known, str) else known.model()
-        if model is not None and not isinstance(known, str):
+        if not isinstance(known, str) and (model := known.model()) is not None:
             caps = BucketCaps.of(model)
             value = None if caps.bytes_cap % MIB else caps.bytes_cap // MIB
             value_text, original_text = caps.mb, known.made_with.mb

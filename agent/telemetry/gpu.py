@@ -90,7 +90,6 @@ class GpuFacts:
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
-        self._unknown.clear()
         ask, call, library = self._ask, self._call, self._library
         active = ask("nvlink_count", self._active_links)
         version, link_bytes_per_s = ask("nvlink_version", lambda: self._nvlink(active)) or ("", None)
