@@ -35,6 +35,23 @@ RANK_TIMEOUT_S = 200
 OTHERS_TIMEOUT_S = 15
 """For the other ranks once one has failed: they may wait for it without end."""
 
+# By kind, what was sent to the hub: a job ends once that is all that its test looks for.
+COUNTS_MESSAGES = """
+    from collections import Counter
+    from overlaptop.agent.reporting.sender import Sender
+
+    sent = Counter()
+
+    def count(name, put):
+        def counted(sender, message):
+            put(sender, message)
+            sent[type(message).__name__] += 1
+        setattr(Sender, name, counted)
+
+    for name in ("put", "put_state"):
+        count(name, getattr(Sender, name))
+"""
+
 
 @dataclass
 class Finished:

@@ -14,6 +14,7 @@ from overlaptop.agent import stacks
 from overlaptop.agent.stacks import StackSampler
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.messages import MAX_STACK_LINES, StackLine, StackSamples
+from tests.agent.conftest import COUNTS_MESSAGES
 
 HERE = Path(__file__).parent
 S = 1_000_000_000
@@ -123,17 +124,9 @@ def test_variables_of_a_sampled_function_are_released_at_its_end():
     assert lines(sampler)
 
 
-JOB = """
+JOB = f"""
     import sys, time
-    from collections import Counter
-    from overlaptop.agent.reporting.sender import Sender
-
-    sent, put = Counter(), Sender.put_state
-    def counted(sender, message):
-        sent[type(message).__name__] += 1
-        put(sender, message)
-    Sender.put_state = counted
-
+    {COUNTS_MESSAGES}
     import torch, overlaptop.agent
 
     def collate():

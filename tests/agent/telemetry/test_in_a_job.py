@@ -7,25 +7,10 @@ from pathlib import Path
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import RankEnd, RankInfo, RankStalled, StackSamples, StepTotals
+from tests.agent.conftest import COUNTS_MESSAGES
 
 from . import machines
 
-# By kind, what was sent to the hub: a job ends once that is all that its test looks for.
-COUNTS_MESSAGES = """
-    from collections import Counter
-    from overlaptop.agent.reporting.sender import Sender
-
-    sent = Counter()
-
-    def count(name, put):
-        def counted(sender, message):
-            put(sender, message)
-            sent[type(message).__name__] += 1
-        setattr(Sender, name, counted)
-
-    for name in ("put", "put_state"):
-        count(name, getattr(Sender, name))
-"""
 JOB = f"""
     import json, sys, time
     {{before}}
