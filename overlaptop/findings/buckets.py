@@ -1,5 +1,6 @@
 """Cost of DDP's bucket size in a running job, from the times of its own all-reduces."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Exposure, StepCalls, all_totals, exposure, mean_ns, step_calls
 from overlaptop.findings.measures import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
-from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
+from overlaptop.models.buckets import MIB
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
@@ -17,6 +18,44 @@ UNLIKE = 4.0
 FAR_OFF = 0.2
 """Largest median distance from the line, as a share of an all-reduce's time."""
 SLACK = 0.02
+"""A larger size is as good if backward and the exposed time after it grow by this share at most: the model
+leaves out costs that each bucket has besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The cost of gradients that become ready evenly over backward, in buckets of one size on one stream.
+
+    In a real model, the size of the last bucket is luck, and would otherwise decide which size is best.
+    """
+
+    total_bytes: int
+    backward_ns: int
+    """Without the stall in it."""
+    alpha_ns: float
+    """Fixed time of an all-reduce of any size: launches, and the way around all ranks."""
+    ns_per_byte: float
+
+    def count(self, cap_mib: int) -> int:
+        return -(-self.total_bytes // (cap_mib * MIB))
+
+    def exposed_ns(self, count: int) -> float:
+        """Return the communication after backward, which makes the step longer by this time.
+
+        Communication ends at the larger of two times: ``B/k + k alpha + S/beta`` (the link is never idle
+        after the first bucket) and ``B + alpha + S/(k beta)`` (the link keeps up, and only the last bucket
+        is exposed). Compute is assumed to run without gaps and not to be slowed by communication beside it.
+        """
+        each_ns = self.alpha_ns + self.total_bytes * self.ns_per_byte / count
+        last_ns = max(self.backward_ns / count + count * each_ns, self.backward_ns + each_ns)
+        return last_ns - self.backward_ns
+
+    def best_mib(self) -> int:
+        """Return the largest of 1, 2, 4, ... MiB that is as good as the best of them."""
+        sizes = [1 << at for at in range((self.total_bytes // MIB).bit_length() + 1)]
+        ends_ns = [self.backward_ns + self.exposed_ns(self.count(size)) for size in sizes]
+        limit_ns = (1 + SLACK) * min(ends_ns)
+        return max(size for size, end_ns in zip(sizes, ends_ns, strict=True) if end_ns <= limit_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +67,8 @@ class Buckets:
     reduced: list[Collective]
     """The model's all-reduces of the last backward pass, in order; at least one."""
     cap_mib: int
-    total_bytes: int
-    backward_ns: int
-    """Without the stall in it."""
-
-    def link(self) -> Link | None:
-        """Fit latency and bandwidth to the all-reduces. None: sizes alike, or times far from a line."""
-        size_bytes = np.array([each.bytes or 0 for each in self.reduced], dtype=np.float64)
-        took_ns = np.array([each.least_transfer_ns for each in self.reduced], dtype=np.float64)
-        if size_bytes.max() < UNLIKE * max(1, size_bytes.min()):
-            return None
-        ns_per_byte, alpha_ns = np.polyfit(size_bytes, took_ns, 1)
-        off_ns = np.median(np.abs(took_ns - (alpha_ns + ns_per_byte * size_bytes)))
-        if ns_per_byte <= 0 or alpha_ns > took_ns.min() or off_ns > FAR_OFF * np.median(took_ns):
-            return None
-        return Link(max(0.0, float(alpha_ns)), 1e9 / float(ns_per_byte))
-
-    def now(self, link: Link) -> EvenBuckets:
-        """Return the model's result for the present number of buckets."""
-        cap_bytes = -(-self.total_bytes // len(self.reduced))
-        return even_buckets(self.total_bytes, self.backward_ns, link, cap_bytes)
-
-    def best(self, link: Link) -> EvenBuckets:
-        every = sweep(self.total_bytes, self.backward_ns, link, MIB)
-        return fewest(every, self.backward_ns, SLACK)
+    model: Model | None
+    """None: all-reduces are alike in size, or their times are far from a line."""
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:
@@ -69,10 +86,24 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     reduced = [each for each in reduced if each.nth == reduced[-1].nth]
     if not mean.costly or not reduced or not calls.all_attributed(gradients.group):
         return None
-    if not gradients.size_bytes or not backward_ns or stall_ns is None:
+    total_bytes = sum(gradients.size_bytes)
+    if not total_bytes or not backward_ns or stall_ns is None:
         return None
-    own_ns = round(max(1, backward_ns - stall_ns))
-    return Buckets(mean, calls, reduced, knob.value, sum(gradients.size_bytes), own_ns)
+    model = _model(reduced, total_bytes, round(max(1, backward_ns - stall_ns)))
+    return Buckets(mean, calls, reduced, knob.value, model)
+
+
+def _model(reduced: Sequence[Collective], total_bytes: int, backward_ns: int) -> Model | None:
+    """Fit latency and bandwidth to the all-reduces."""
+    size_bytes = np.array([each.bytes or 0 for each in reduced], dtype=np.float64)
+    took_ns = np.array([each.least_transfer_ns for each in reduced], dtype=np.float64)
+    if size_bytes.max() < UNLIKE * max(1, size_bytes.min()):
+        return None
+    ns_per_byte, alpha_ns = np.polyfit(size_bytes, took_ns, 1)
+    off_ns = np.median(np.abs(took_ns - (alpha_ns + ns_per_byte * size_bytes)))
+    if ns_per_byte <= 0 or alpha_ns > took_ns.min() or off_ns > FAR_OFF * np.median(took_ns):
+        return None
+    return Model(total_bytes, backward_ns, max(0.0, float(alpha_ns)), float(ns_per_byte))
 
 
 def advice(evidence: Evidence, cap_mib: int) -> str:

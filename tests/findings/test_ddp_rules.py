@@ -3,13 +3,16 @@
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from overlaptop.findings.buckets import Model
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
 from tests.fleet.builders import info
 
 from .jobs import rules, the
-from .timelines import MS, PHASES, Timeline, call, commanded, gradients, job, knobs
+from .timelines import MIB, MS, PHASES, Timeline, call, commanded, gradients, job, knobs
 
 
 def reduced(calls, compute=((0, 80), (90, 100)), copies=(), fused=()):
@@ -49,6 +52,27 @@ def test_buckets_that_take_their_latency_are_too_small():
     assert by_command.startswith(f"{line}; to try it now: overlaptop set bucket_cap_mb=")
     one_refuses = [*commanded(bucket_cap_mb=1), info(1, control_allowed=False)]
     assert the(small(*one_refuses), "bucket_too_small").advice == line
+
+
+@given(
+    st.integers(1, 10**9), st.integers(0, 10**9), st.floats(0, 1e7), st.floats(0, 100), st.integers(1, 500)
+)
+def test_even_buckets_take_what_one_stream_takes_to_send_them(total, backward_ns, alpha_ns, rate, count):
+    model = Model(total, backward_ns, alpha_ns, rate)
+    each_ns, end_ns, exposed_ns = alpha_ns + total * rate / count, 0, 0
+    for nth in range(count):
+        start_ns = max(end_ns, backward_ns * (nth + 1) / count)
+        end_ns = start_ns + each_ns
+        exposed_ns += max(0, end_ns - max(start_ns, backward_ns))
+    assert model.exposed_ns(count) == pytest.approx(exposed_ns, rel=1e-9, abs=2)
+
+
+def test_the_best_size_of_buckets_is_as_calculus_has_it():
+    # Sending takes as long as backward: it begins with the first of k buckets, at backward / k, and ends
+    # k alpha + bytes / beta later. The least of that is at k = sqrt(backward / alpha).
+    model = Model(64 * MIB, backward_ns=256_000, alpha_ns=1_000, ns_per_byte=256_000 / (64 * MIB))
+    assert (model.best_mib(), model.count(4)) == (4, 16)
+    assert model.exposed_ns(16) == 2 * 16_000
 
 
 def test_ranks_without_a_gpu_are_told_nothing_of_buckets():

@@ -1,7 +1,7 @@
 """DDP's last bucket is too large: little of backward is left to hide its all-reduce.
 
-The advised size comes from the model of `models/buckets` if the all-reduces reveal their latency, else it
-is half the present size.
+The advised size comes from the model of `findings/buckets.py` if the all-reduces reveal their latency, else
+it is half the present size.
 """
 
 from collections.abc import Iterable
@@ -42,10 +42,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _better(found: Buckets, last_mib: float) -> tuple[int, float]:
     """Return a size in MiB and the share of the exposed time that it saves."""
-    link = found.link()
-    if link is None:
+    if (model := found.model) is None:
         return max(1, round(last_mib / 2)), 0.5
-    now, best = found.now(link), found.best(link)
-    if not now.exposed_ns:
-        return found.cap_mib, 0.0
-    return best.cap_bytes // MIB, max(0.0, 1 - best.exposed_ns / now.exposed_ns)
+    better_mib, present_ns = model.best_mib(), model.exposed_ns(len(found.reduced))
+    return better_mib, max(0.0, 1 - model.exposed_ns(model.count(better_mib)) / present_ns)
