@@ -12,7 +12,6 @@ and do nothing; pairs.py compares with whole jobs that have no agent at all.
 - ``idle``: as when nobody watches.
 - ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
-- ``no-telemetry``: measuring off, and telemetry's thread waits: below 1 by what telemetry costs.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
 (``--rounds 100 --block 12 --settle 2``). The interval is that of the median, by resampling.
@@ -23,7 +22,6 @@ import os
 import runpy
 import statistics
 import sys
-import threading
 from collections import Counter, defaultdict
 from itertools import chain, pairwise
 from pathlib import Path
@@ -43,12 +41,11 @@ from overlaptop.agent.sources.kernels import COST, KernelsSource
 from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
-from overlaptop.agent.telemetry import telemetry
 from overlaptop.wire.joining import Watch
 
 NEVER = 1 << 62
 """Steps from one measured step to the next."""
-MODES = ("watched", "idle", "always", "profiler", "no-telemetry")
+MODES = ("watched", "idle", "always", "profiler")
 
 
 class Toggler:
@@ -67,7 +64,6 @@ class Toggler:
         self.cpu: dict[str, list[float]] = {way: [] for way in ways}
         """The share of a core that the thread which reads the records takes."""
         self._profile: Any = None
-        self._telemetry = TelemetryGate()
         self._way = "watched"
         self._block_number = 0
         self._always = Schedule(1, COST, LEAD_STEPS)
@@ -134,8 +130,6 @@ class Toggler:
             source.pause()
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
-        elif way == "no-telemetry":
-            self._telemetry.open.clear()
         elif way != "off":
             self._learnt.cost.skip()
             source.schedule = self._always if way == "always" else self._learnt
@@ -146,7 +140,6 @@ class Toggler:
             self._profile.__exit__(None, None, None)
             self._profile = None
             the_source().resume()
-        self._telemetry.open.set()
         self._measure_nothing()
 
     def _measure_nothing(self) -> None:
@@ -191,21 +184,6 @@ class Toggler:
         print(f"own cost: {of_step}; {self._learnt.touched_share:.1%} of steps are touched", flush=True)
 
 
-class TelemetryGate:
-    """Lets telemetry's thread go on, or stop at its next wait."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        until_next_s = telemetry.until_next_s
-
-        def wait(now_s: float) -> float:
-            self.open.wait()
-            return until_next_s(now_s)
-
-        telemetry.until_next_s = wait
-
-
 def told(cost: Estimate | None) -> str:
     """As ``0.46 % ± 0.20``."""
     return f"{cost.share * 100:.2f} % ± {cost.error * 100:.2f}" if cost is not None else "not known"
@@ -236,7 +214,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=100, metavar="STEPS")
     parser.add_argument("--settle", type=int, default=15, metavar="STEPS", help="of a block, not counted")
     parser.add_argument("--learn", type=int, default=400, metavar="STEPS", help="before the first block")
-    parser.add_argument("--modes", default=",".join(MODES[:-1]))
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("script")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
     options = parser.parse_args()
