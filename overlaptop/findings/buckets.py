@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Exposure, StepCalls, all_totals, exposure, mean_ns, step_calls
+from overlaptop.findings.exposure import Exposure, StepCalls, exposure, step_calls
 from overlaptop.findings.measures import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB
@@ -82,7 +83,7 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     if gradients is None or knob is None or not knob.value or mean is None or calls is None:
         return None
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
-    backward_ns, stall_ns = (mean_ns(all_totals(evidence), f"{name}_ns") for name in ("backward", "stall"))
+    backward_ns, stall_ns = (_mean_ns(evidence, field) for field in ("backward_ns", "stall_ns"))
     reduced = [each for each in reduced if each.nth == reduced[-1].nth]
     if not mean.costly or not reduced or not calls.all_attributed(gradients.group):
         return None
@@ -91,6 +92,12 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
         return None
     model = _model(reduced, total_bytes, round(max(1, backward_ns - stall_ns)))
     return Buckets(mean, calls, reduced, knob.value, model)
+
+
+def _mean_ns(evidence: Evidence, field: str) -> float | None:
+    """Return the mean of a field over ranks and steps; None if a step lacks it."""
+    values = [getattr(totals, field) for step in evidence.steps for totals in step.totals.values()]
+    return fmean(values) if values and None not in values else None
 
 
 def _model(reduced: Sequence[Collective], total_bytes: int, backward_ns: int) -> Model | None:

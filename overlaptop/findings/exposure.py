@@ -14,7 +14,7 @@ from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
 from overlaptop.timeline.spans import lengths_within, unflatten
-from overlaptop.wire.messages import StepDetail, StepTotals
+from overlaptop.wire.messages import StepDetail
 
 EXPOSED_SHARE = 0.05
 """Smallest exposed transfer that is worth a finding, as a share of the step."""
@@ -151,16 +151,6 @@ def step_calls(evidence: Evidence) -> StepCalls | None:
 
 def exposed_sum_ns(issued: Iterable[Collective]) -> int:
     return sum(each.exposed_transfer_ns for each in issued)
-
-
-def mean_ns(steps: Iterable[StepTotals], field: str) -> float | None:
-    """Return the mean of a field; None if a step lacks it."""
-    values = [getattr(step, field) for step in steps]
-    return fmean(values) if values and None not in values else None
-
-
-def all_totals(evidence: Evidence) -> list[StepTotals]:
-    return [totals for step in evidence.steps for totals in step.totals.values()]
 
 
 def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Collective]:

@@ -14,7 +14,13 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by
 from overlaptop.findings.measures import loading_ns, on_host
-from overlaptop.findings.stalls import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled
+from overlaptop.findings.rules.stalled_hosts import (
+    STALL_SHARE,
+    before_work_ns,
+    may_load,
+    on_each_rank_ns,
+    stalled_at,
+)
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 ADVICE = (
@@ -46,7 +52,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     lost_ns = before_work_ns(evidence)
     if lost_ns < STALL_SHARE * evidence.step_ns:
         return
-    if stalled(evidence) is not None:  # a line of the script explains it, in a job without a DataLoader
+    if stalled_at(evidence) is not None:  # a line of the script explains it, in a job without a DataLoader
         return
     yield Finding(
         title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
