@@ -82,38 +82,31 @@ def read(path: Path) -> bytearray:
     Raises:
         TraceError: it is no regular file, cannot be read, is no JSON object, is cut off or too large.
     """
-    text, begun = bytearray(), False
+    text = bytearray()
     try:
         # Opening a fifo waits for its writer, and opening a device may do anything.
         if not stat.S_ISREG(path.stat().st_mode):
             raise TraceError(path, "not a regular file")
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            opened = os.fstat(file.fileno())
-            if not stat.S_ISREG(opened.st_mode):
-                raise TraceError(path, "not a regular file")
-            if opened.st_size > MAX_TEXT_BYTES:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > MAX_TEXT_BYTES:
                 raise TraceError(path, _too_large())
             for chunk in _chunks(file):
-                if not text and not begun:
+                if not text:
                     chunk = chunk.removeprefix(_BYTE_ORDER_MARK)
-                if not begun and (first := chunk.lstrip(_BLANKS)[:1]):
-                    begun = True
-                    if first != b"{":
-                        raise NoTraceOfARankError(path, _NO_OBJECT)
+                    if not chunk.lstrip(_BLANKS).startswith(b"{"):
+                        break
                 if (zeros := chunk.find(_ZEROS)) >= 0:
                     raise TraceError(path, f"not JSON: only zeros from byte {len(text) + zeros:,} on")
                 if len(text) + len(chunk) > MAX_TEXT_BYTES:
                     raise TraceError(path, _too_large())
                 text += chunk
-                if not begun and len(text) > _CHUNK_BYTES:
-                    break
     except (gzip.BadGzipFile, zlib.error) as fault:
         raise TraceError(path, f"not sound gzip ({fault})") from fault
     except EOFError as fault:
         raise TraceError(path, "cut off: it ends in the middle of the gzip stream") from fault
     except OSError as fault:
         raise TraceError(path, _reason(fault)) from fault
-    if not begun:
+    if not text:
         raise NoTraceOfARankError(path, _NO_OBJECT)
     return text
 

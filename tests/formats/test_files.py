@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refused)  # root may read everything, and tests run as root
+    monkeypatch.setattr(files.Path, "open", refused)  # root may read everything, and tests run as root
     with pytest.raises(TraceError, match=r"trace\.json: cannot be read \(permission denied\)"):
         read(path)
 
