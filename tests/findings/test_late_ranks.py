@@ -386,13 +386,6 @@ def test_ranks_late_in_turn_are_explained_by_what_they_do(more, facts, ms):
     assert "late_unexplained" not in {each.rule for each in ask(evidence)}
 
 
-def test_cause_wins_no_more_than_the_wait():
-    evidence = job(late(("idle", 20)), loading_ns=of_late(300 * MS))
-    (found,) = find(evidence)
-    assert found.gain_ns == pytest.approx(20 * MS, rel=0.01)
-    assert found.certainty is Certainty.MEASURED
-
-
 def test_rank_that_waits_in_another_group_passes_the_blame_on():
     """Ranks 0 and 1 are a group; the others wait for rank 1, which waits for rank 0."""
 

@@ -19,6 +19,7 @@ JITTER = FirstLine("jitter", "", rule="jitter", kind=Kind.FINDING)
 LATE = FirstLine("late", "", late_rank=1, kind=Kind.LATE)
 LOADS = LATE._replace(words="late: loads", cause="it loads", cause_rule="data_loading")
 NOT_YET = FirstLine("too few", "", kind=Kind.MEASURING)
+BY_COUNTERS = LATE._replace(words="1 loads", cause_rule="data_loading")
 
 
 def shown(*told, line=None):
@@ -42,7 +43,8 @@ def test_seconds_are_counted_until_the_first_answer_has_held():
 
 
 @pytest.mark.parametrize(
-    ("line", "seconds"), [(LOADS, 1), (JITTER, 1), (LATE, 3), (HEALTHY, 4), (UNKNOWN, 5)]
+    ("line", "seconds"),
+    [(LOADS, 1), (BY_COUNTERS, 1), (JITTER, 1), (LATE, 3), (HEALTHY, 4), (UNKNOWN, 5)],
 )
 def test_the_vaguer_the_first_answer_the_longer_it_has_to_hold(line, seconds):
     assert shown((1, line), (0.9 + seconds, line))[-1].startswith("measuring")
@@ -56,13 +58,6 @@ def test_the_watch_begins_with_the_first_step():
     assert line.take(later, None).words == "measuring, 0 s"
 
 
-def test_slack_replaces_the_late_rank_once_it_has_held():
-    slack = FirstLine("slack", "", rule="slack", kind=Kind.SLACK)
-    assert shown((1, LOADS), (2, LOADS), (3, slack), (3.9, slack), (4, slack), (5, LATE))[2:] == [
-        "late: loads", "late: loads", "slack", "slack",
-    ]  # fmt: skip
-
-
 def test_a_rank_that_the_first_look_names_is_shown_at_once():
     assert SteadyLine().take(SNAPSHOT, LOADS) == LOADS
     assert SteadyLine().take(SNAPSHOT, HEALTHY).words == "measuring, 0 s"
@@ -72,77 +67,72 @@ def test_of_a_job_that_has_ended_the_last_answer_is_shown():
     assert SteadyLine().take(replace(SNAPSHOT, hub_state=HubState.ENDED), HEALTHY) == HEALTHY
 
 
-def test_any_answer_takes_the_place_of_one_that_knows_nothing():
-    assert shown((1, UNKNOWN), (6, UNKNOWN), (7, LOADS), (8, LOADS))[1:] == [
-        "unknown", "measuring, 7 s", "late: loads",
+SLACK = FirstLine("slack", "", rule="slack", kind=Kind.SLACK)
+OF_JOB = FirstLine("bytes move", "", rule="communication_bound", kind=Kind.FINDING)
+CPUS = FirstLine("no CPU", "", rule="short_cpus", kind=Kind.FINDING, warns=True)
+LAUNCHES = LATE._replace(words="late: launches", cause="it is launch-bound", cause_rule="launch_bound")
+ALL_LAUNCH = FirstLine("all launch", "", rule="launch_bound", kind=Kind.FINDING)
+OTHER_LOADS = LOADS._replace(late_rank=0, words="0 loads")
+EIGHTH = FirstLine("every 8th step", "", rule="long_steps", kind=Kind.FINDING)
+RANKS_EIGHTH = LATE._replace(words="rank 1 in every 8th step", cause_rule="long_steps")
+TURNS = {
+    "newer figures of the same": (LOADS, (10, LOADS._replace(words="more"), "more")),
+    "another answer after ten seconds": (
+        LOADS, (10, HEALTHY, "late: loads"), (19.9, HEALTHY, "late: loads"), (20, HEALTHY, "healthy"),
+    ),
+    **{
+        f"none with another between: {between and between.words}": (
+            LOADS, (10, HEALTHY, "late: loads"), (16, between, "late: loads"), (21, HEALTHY, "late: loads"),
+        )
+        for between in (LOADS, NOT_YET, None, JITTER)
+    },
+    "any answer after one that knows nothing": (
+        UNKNOWN, (10, LOADS, overlap_line(SNAPSHOT).words), (11, LOADS, "late: loads"),
+    ),
+    "slack of the late rank once it has held": (
+        LOADS, (10, SLACK, "late: loads"), (10.9, SLACK, "late: loads"), (11, SLACK, "slack"),
+        (12, LATE, "slack"),
+    ),
+    "the late rank's cause once it has held": (
+        LATE, (10, LOADS, "late"), (11, LOADS, "late: loads"), (12, LATE, "late: loads"),
+    ),
+    "a problem after three seconds where nothing was wrong": (
+        HEALTHY, (10, CPUS, "healthy"), (12.9, CPUS, "healthy"), (13, CPUS, "no CPU"),
+        (16, HEALTHY, "no CPU"), (24, HEALTHY, "no CPU"),
+    ),
+    "a late rank with a cause after three seconds of the job's finding": (
+        OF_JOB, (10, LOADS, "bytes move"), (12.9, LOADS, "bytes move"), (13, LOADS, "late: loads"),
+        (14, OF_JOB, "late: loads"), (23, OF_JOB, "late: loads"),
+    ),
+    "no late rank without a cause as soon": (OF_JOB, (10, LATE, "bytes move"), (19, LATE, "bytes move")),
+    "a better cause of the rank with a slow CPU": (
+        LAUNCHES, (10, LOADS, "late: launches"), (11, LOADS, "late: loads"),
+    ),
+    "no cause of another rank as soon": (
+        LAUNCHES, (10, OTHER_LOADS, "late: launches"), (11, OTHER_LOADS, "late: launches"),
+    ),
+    "a rank with a cause where all CPUs are slow": (
+        ALL_LAUNCH, (10, LOADS, "all launch"), (11, LOADS, "late: loads"),
+    ),
+    "the same finding with a rank": (
+        EIGHTH, (10, RANKS_EIGHTH, "every 8th step"), (13, RANKS_EIGHTH, "rank 1 in every 8th step"),
+    ),
+}  # fmt: skip
+"""The line shown for seconds, then what comes up at which second, and what is shown."""
+
+
+@pytest.mark.parametrize("which", TURNS)
+def test_a_settled_line_gives_way_to(which):
+    first, *then = TURNS[which]
+    told = [(second, said) for second, said, _ in then]
+    assert shown((1, first), (9, first), *told)[1:] == [first.words, *(words for _, _, words in then)]
+
+
+def test_figures_are_shown_while_a_late_answer_has_not_held_yet():
+    figures = overlap_line(SNAPSHOT).words
+    assert shown((9, HEALTHY), (20, NOT_YET), (40, HEALTHY), (43, HEALTHY), (44, HEALTHY)) == [
+        "measuring, 9 s", "too few", figures, figures, "healthy",
     ]  # fmt: skip
-
-
-def test_figures_follow_while_the_sentence_stays():
-    assert shown((1, LOADS), (2, LOADS), (2.5, LOADS._replace(words="more")))[-1] == "more"
-
-
-def test_another_answer_takes_its_place_after_ten_seconds():
-    settled = [(1, LOADS), (2, LOADS)]
-    assert shown(*settled, (3, HEALTHY), (12.9, HEALTHY), (13, HEALTHY))[2:] == [
-        "late: loads", "late: loads", "healthy",
-    ]  # fmt: skip
-    for between in (LOADS, NOT_YET, None, JITTER):
-        assert shown(*settled, (3, HEALTHY), (9, between), (14, HEALTHY))[-1] == "late: loads"
-
-
-def test_cause_that_goes_within_ten_seconds_is_never_shown():
-    assert set(shown((1, LOADS), (2, LOADS), (3, JITTER), (8, JITTER), (8.5, LOADS))[1:]) == {"late: loads"}
-
-
-def test_late_ranks_cause_is_added_once_it_has_held():
-    settled = [(1, LATE), (4, LATE)]
-    assert shown(*settled, (5, LOADS), (6, LOADS), (7, LATE))[1:] == [
-        "late", "late", "late: loads", "late: loads",
-    ]  # fmt: skip
-
-
-def test_a_problem_takes_the_place_of_nothing_is_wrong_after_three_seconds():
-    cpus = JITTER._replace(words="no CPU", rule="short_cpus", warns=True)
-    settled = [(1, HEALTHY), (5, HEALTHY)]
-    assert shown(*settled, (10, cpus), (12.9, cpus), (13, cpus), (16, HEALTHY), (24, HEALTHY))[2:] == [
-        "healthy", "healthy", "no CPU", "no CPU", "no CPU",
-    ]  # fmt: skip
-
-
-def test_a_late_rank_with_a_cause_takes_the_place_of_a_finding_about_the_job_after_three_seconds():
-    job = FirstLine("bytes move", "", rule="communication_bound", kind=Kind.FINDING)
-    settled = [(1, job), (2, job)]
-    assert shown(*settled, (3, LOADS), (5.9, LOADS), (6, LOADS), (7, job), (16, job))[1:] == [
-        job.words, job.words, job.words, LOADS.words, LOADS.words, LOADS.words,
-    ]  # fmt: skip
-    assert shown(*settled, (3, LATE), (12, LATE))[-1] == job.words
-
-
-def test_rank_named_by_its_counters_alone_holds_no_longer_than_others():
-    counted = LATE._replace(words="1 loads", cause_rule="data_loading")
-    assert shown((1, counted), (2, counted))[-1] == counted.words
-
-
-def test_a_slow_cpu_gives_way_to_a_better_cause_of_the_same_rank():
-    slow = LATE._replace(words="late: launches", cause="it is launch-bound", cause_rule="launch_bound")
-    other = LOADS._replace(late_rank=0, words="0: loads")
-    settled = [(1, slow), (2, slow)]
-    assert shown(*settled, (3, LOADS), (4, LOADS))[2:] == ["late: launches", "late: loads"]
-    assert shown(*settled, (3, other), (4, other))[2:] == ["late: launches", "late: launches"]
-
-
-def test_finding_gives_way_to_the_same_one_that_names_a_rank():
-    job = FirstLine("every 8th step", "", rule="long_steps", kind=Kind.FINDING)
-    rank = LATE._replace(words="rank 1 in every 8th step", cause_rule="long_steps")
-    settled = [(1, job), (2, job)]
-    assert shown(*settled, (3, rank), (6, rank))[1:] == [job.words, job.words, rank.words]
-
-
-def test_a_slow_cpu_of_all_ranks_gives_way_to_a_rank_with_a_cause():
-    slow = FirstLine("the CPU launches too slowly", "", rule="launch_bound", kind=Kind.FINDING)
-    settled = [(1, slow), (2, slow)]
-    assert shown(*settled, (3, LOADS), (4, LOADS))[1:] == [slow.words, slow.words, LOADS.words]
 
 
 def test_after_a_change_the_earlier_answer_is_kept_at_first():
@@ -153,13 +143,6 @@ def test_after_a_change_the_earlier_answer_is_kept_at_first():
     missing = (20, None, 90), (34, None, 90), (35, None, 90), (36, HEALTHY, 90)
     assert shown(*settled, *missing)[2:] == [
         "healthy", "healthy", "measuring, 15 s", overlap_line(SNAPSHOT).words,
-    ]  # fmt: skip
-
-
-def test_figures_are_shown_while_a_late_answer_has_not_held_yet():
-    figures = overlap_line(SNAPSHOT).words
-    assert shown((9, HEALTHY), (20, NOT_YET), (40, HEALTHY), (43, HEALTHY), (44, HEALTHY)) == [
-        "measuring, 9 s", "too few", figures, figures, "healthy",
     ]  # fmt: skip
 
 

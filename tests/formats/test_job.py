@@ -199,3 +199,4 @@ def test_hta_changes_the_whole_and_leaves_the_steps_alone(tmp_path):
     ours, theirs = (analyze(path, LaneRules(), by_hta=by_hta) for by_hta in (False, True))
     assert (ours.whole[0].comm_ns, theirs.whole[0].comm_ns) == (5000, 0)
     assert ours.ranks == theirs.ranks
+    assert theirs.waits == {}  # they do not tell waiting from transfer

@@ -141,8 +141,3 @@ def test_kernels_that_old_nccl_calls_sendrecv_are_collectives(tmp_path):
     ]
     job = job_of(tmp_path, *ranks)
     assert [parts_of(job, rank) for rank in (0, 1)] == [(1800, 3600, 0), (0, 3600, 0)]
-
-
-def test_htas_rules_do_not_tell_waiting_from_transfer(tmp_path):
-    write(tmp_path / "a.json", named(0, 50))
-    assert analyze(tmp_path, LaneRules(), by_hta=True).waits == {}
