@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.trials.runner import BUSY_NS, LOST_NS, TRIES, WARM_UP_STEPS
+from overlaptop.trials.runner import TRIES, WARM_UP_STEPS
 from overlaptop.trials.settings import best_of, try_values, verdict
 from overlaptop.trials.slack import delay_ranks
 from overlaptop.trials.slack import verdict as slack_verdict
@@ -114,14 +114,6 @@ def test_a_busy_job_is_asked_again():
     assert not state.failed
 
 
-def test_a_job_that_stays_busy_is_given_up():
-    job = LiveJob()
-    job.busy = 10_000
-    state = run(trying(job, (200,)), job, most_s=3 * BUSY_NS / 1e9)
-    assert state.failed
-    assert "another command is under way" in state.why
-
-
 def test_a_value_that_ranks_refuse_leaves_the_others():
     job = LiveJob()
     job.refuses = "its model is compiled"
@@ -159,23 +151,26 @@ def test_trials_that_fail_again_and_again_are_given_up():
     assert len(job.sent) == TRIES + 1
 
 
-def test_an_unknown_trial_ends_them():
-    job = LiveJob()
-    job.doubts = True
-    state = run(trying(job), job)
-    assert state.failed
-    assert state.why.startswith("not known whether the trial was made")
-
-
-@pytest.mark.parametrize("knob", [None, OTHER])
-def test_a_change_by_somebody_else_ends_them(knob):
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [
+        (lambda job: setattr(job, "busy", 10_000), "another command is under way"),
+        (lambda job: setattr(job, "doubts", True), "not known whether the trial was made: "),
+        (lambda job: job.person_sets(2), "somebody else changed the job: set "),
+        (lambda job: job.person_sets(2, OTHER), "somebody else changed the job: set "),
+        (lambda job: job.fleet.set_hub_state(HubState.LOST), "the connection to the job broke and did not"),
+        (lambda job: job.end(), "the job ended"),
+    ],
+    ids=["stays busy", "in doubt", "another value", "another knob", "stays lost", "ends"],
+)
+def test_what_makes_trials_worthless_ends_them(breaks, why):
     job = LiveJob()
     trials = trying(job)
     run(trials, job, lambda state: len(job.sent) == 2)
-    job.person_sets(2, knob)
-    state = run(trials, job)
+    breaks(job)
+    state = run(trials, job, most_s=300)
     assert state.failed
-    assert state.why.startswith("somebody else changed the job: set ")
+    assert why in state.why
 
 
 def test_a_broken_connection_is_waited_for():
@@ -188,15 +183,6 @@ def test_a_broken_connection_is_waited_for():
     assert trials.state.doing == "waits: there is no connection to the job"
     job.fleet.set_hub_state(HubState.LIVE)
     assert not run(trials, job).failed
-
-
-def test_a_connection_that_stays_broken_ends_them():
-    job = LiveJob()
-    trials = trying(job)
-    run(trials, job, lambda state: len(job.sent) == 2)
-    job.fleet.set_hub_state(HubState.LOST)
-    state = run(trials, job, most_s=2 * LOST_NS / 1e9)
-    assert (state.failed, state.why) == (True, "the connection to the job broke and did not come back")
 
 
 @pytest.mark.parametrize(
