@@ -72,6 +72,7 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     """Only events with a duration matter. The others are instants, flows and thread names."""
     pid: Scalar = None
     """GPU number for GPU activity. In merged traces, the process's number is added."""
+    tid: Scalar = None
     args: Args | None = None
 
 
@@ -100,16 +101,7 @@ class Trace(msgspec.Struct, gc=False, frozen=True):
     devices: list[Device] | None = msgspec.field(default=None, name="deviceProperties")
 
 
-class _OnThread(msgspec.Struct, gc=False, frozen=True):
-    thread: Scalar = msgspec.field(default=None, name="tid")
-
-
-class _Threads(msgspec.Struct, gc=False, frozen=True):
-    events: list[_OnThread] = msgspec.field(name="traceEvents")
-
-
 _TRACE = msgspec.json.Decoder(Trace)
-_THREADS = msgspec.json.Decoder(_Threads)
 
 
 def decode(path: Path, text: Text) -> Trace:
@@ -144,11 +136,3 @@ def mended(text: Text) -> bytes:
     sound = text.decode(errors="replace").translate(_CONTROL)
     sound = _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", sound)
     return _NO_NUMBER.sub(r"\1null", sound).encode()
-
-
-def decode_threads(path: Path, text: Text) -> list[Scalar]:
-    """Return the thread of each event of a text that `decode` accepted. Raises TraceError."""
-    try:
-        return [event.thread for event in _THREADS.decode(text).events]
-    except msgspec.ValidationError as fault:
-        raise TraceError(path, f"not a torch.profiler trace: {fault}") from fault

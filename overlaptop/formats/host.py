@@ -36,19 +36,19 @@ def is_collective(event: Event) -> bool:
     return (event.name or "").startswith(_COLLECTIVE)
 
 
-def threads_at_work(events: Sequence[Event], threads: Sequence[Scalar]) -> Iterator[list[Event]]:
-    """Yield the operators and ranges of each of the job's own threads. `threads`: one for each event."""
+def threads_at_work(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Yield the operators and ranges of each of the job's own threads."""
     of_gloo, own = set(), set()
     by_thread: dict[Scalar, list[Event]] = {}
-    for event, thread in zip(events, threads, strict=True):
+    for event in events:
         if event.cat not in _CATEGORIES or event.ts is None or event.dur is None:
             continue
         if is_collective(event):
-            of_gloo.add(thread)
+            of_gloo.add(event.tid)
             continue
         if (event.name or "").startswith(_ISSUES):
-            own.add(thread)
-        by_thread.setdefault(thread, []).append(event)
+            own.add(event.tid)
+        by_thread.setdefault(event.tid, []).append(event)
     # gloo's own threads communicate even while they add or copy.
     return (found for thread, found in by_thread.items() if thread in own or thread not in of_gloo)
 

@@ -26,7 +26,6 @@ from overlaptop.formats.chrome import (
     Text,
     Trace,
     decode,
-    decode_threads,
     mended,
 )
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
@@ -144,7 +143,7 @@ def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
         TraceError: not a torch.profiler trace, without GPU activity although there were GPUs, or with only
             impossible times.
     """
-    trace, text = _decoded(path, text)
+    trace = _decoded(path, text)
     gpu, launches, marks = _sort_out(trace.events)
     on_host = not gpu and host.is_of_cpus(trace)
     if on_host and (unread := _unread(trace)):
@@ -154,7 +153,7 @@ def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
     clock = TraceClock(path, trace)
     rank = _rank(path, trace)
     if on_host:
-        activities = _host_activities(trace, decode_threads(path, text), clock, rules)
+        activities = _host_activities(trace, clock, rules)
         processes: Processes = {0: None}
         found: Counter[str] = Counter()
         skew_ns = 0
@@ -189,14 +188,13 @@ def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
     return tuple(traces)
 
 
-def _decoded(path: Path, text: Text) -> tuple[Trace, Text]:
-    """Return the trace and its text, repaired if necessary."""
+def _decoded(path: Path, text: Text) -> Trace:
+    """Return the trace, from a repaired text if necessary."""
     try:
-        return decode(path, text), text
+        return decode(path, text)
     except BrokenTextError as fault:
-        sound = mended(text)
         try:
-            return decode(path, sound), sound
+            return decode(path, mended(text))
         except TraceError:
             raise fault from None
 
@@ -258,9 +256,7 @@ def _gpu_activities(
     return kept, processes, checked.found, skew_ns
 
 
-def _host_activities(
-    trace: Trace, threads: Sequence[Scalar], clock: TraceClock, rules: LaneRules
-) -> Activities:
+def _host_activities(trace: Trace, clock: TraceClock, rules: LaneRules) -> Activities:
     """Return gloo's collectives, as kernels on their own stream, and the activities of each thread."""
     collectives = [
         event
@@ -274,7 +270,7 @@ def _host_activities(
         (start, end, comm, 0, event.name or "")
         for start, end, event in zip(start_ns.tolist(), end_ns.tolist(), collectives, strict=True)
     ]
-    for queue, events in enumerate(host.threads_at_work(trace.events, threads), 1):
+    for queue, events in enumerate(host.threads_at_work(trace.events), 1):
         start_ns = clock.times_ns(events)
         lanes = [host.lane(event, rules) for event in events]
         for start, end, at in innermost(start_ns, start_ns + clock.durations_ns(events)).tolist():
