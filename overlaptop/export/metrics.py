@@ -29,8 +29,6 @@ SERIES_PER_RANK = 26
 MAX_OPERATIONS = 64
 """Maximum operations and groups of a job with series of their own. The rest is group "other"."""
 _PARTS = ("hidden", "exposed", "compute_only", "copy_only", "idle", "fused")
-_PARTS_WITHOUT_IDLE = tuple(part for part in _PARTS if part != "idle")
-"""If gaps between kernels are not seen, compute contains the idle time."""
 _JOB, _RANK, _OPERATION = ("job",), ("job", "node", "rank"), ("job", "group", "op")
 _FAMILIES = {
     "job_info": (InfoMetricFamily, "A running job.", _JOB),
@@ -178,8 +176,9 @@ class JobMetrics:
             yield "step_duration_seconds", (), (self._lengths[rank], self._length_ns[rank] / 1e9)
             yield "last_step_timestamp_seconds", (), (last.start_ns + last.step_ns) / 1e9
         if measured is not None:
-            for part in _PARTS if info.compute_exact else _PARTS_WITHOUT_IDLE:
-                yield "step_part_seconds_total", (part,), self._parts_ns[rank, part] / 1e9
+            for part in _PARTS:
+                if part != "idle" or info.compute_exact:  # compute may contain the idle time
+                    yield "step_part_seconds_total", (part,), self._parts_ns[rank, part] / 1e9
             if measured.launch_lead_ns is not None:
                 yield "launch_lead_seconds", (), measured.launch_lead_ns / 1e9
         if late is not None:

@@ -62,8 +62,7 @@ class RunLog:
             self.samples.add_steps((*view.older, *view.history))
         for waits in (*snapshot.fresh_waits, *snapshot.step_waits, *snapshot.kept_step_waits):
             self.samples.add_waits(waits)
-        lengths_ns, going = self.samples.lengths_ns(), self.samples.going
-        every = [step for of_ranks in going.values() for step in of_ranks.values()]
+        lengths_ns, every = self.samples.lengths_ns(), self.samples.steps
         ends_ns = (step.start_ns + step.step_ns for step in every)
         newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
         is_trace = snapshot.hub_state is HubState.TRACE
@@ -81,7 +80,7 @@ class RunLog:
             from_ns=min((step.start_ns for step in every), default=snapshot.job.started_ns),
             to_ns=max(snapshot.job.started_ns, max(ends_ns, default=0), until_ns),
             ended=snapshot.hub_state in (HubState.ENDED, HubState.TRACE),
-            steps=len(going) if is_trace else newest + 1,
+            steps=len(lengths_ns) if is_trace else newest + 1,
             step_ns=round(median(lengths_ns)) if lengths_ns else None,
             p99_step_ns=round(_p99(lengths_ns)) if lengths_ns else None,
             overlap=self.samples.overlap(),

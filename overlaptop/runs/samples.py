@@ -99,25 +99,25 @@ class Samples:
             self._going = {number: each for number, each in found.items() if _length_ns(each) <= limit_ns}
         return self._going
 
+    @property
+    def steps(self) -> list[StepTotals]:
+        """The same steps of all ranks."""
+        return [step for of_ranks in self.going.values() for step in of_ranks.values()]
+
     def lengths_ns(self) -> list[float]:
         """Return the mean length over ranks of each step."""
         return [_length_ns(of_ranks) for of_ranks in self.going.values()]
 
     def overlap(self) -> float | None:
         """Return the hidden share of communication in all measured steps."""
-        measured = [step for of_ranks in self.going.values() for step in of_ranks.values() if step.measured]
+        measured = [step for step in self.steps if step.measured]
         return ratios.overlap(
             sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
         )
 
     def exposed_ns(self) -> float | None:
         """Return the mean over all measured steps of all ranks."""
-        known = [
-            step.exposed_ns
-            for of_ranks in self.going.values()
-            for step in of_ranks.values()
-            if step.exposed_ns is not None
-        ]
+        known = [step.exposed_ns for step in self.steps if step.exposed_ns is not None]
         return fmean(known) if known else None
 
     def exposed_times(self) -> WaitTimes | None:
@@ -130,12 +130,7 @@ class Samples:
 
     def work(self, world_size: int) -> Work:
         """Return what the steps do."""
-        known = [
-            step.comm_bytes
-            for of_ranks in self.going.values()
-            for step in of_ranks.values()
-            if step.comm_bytes is not None
-        ]
+        known = [step.comm_bytes for step in self.steps if step.comm_bytes is not None]
         seen = Counter(self._operations[step] for step in self.going if step in self._operations)
         least = max(2, _LEAST_OF_ORDER * seen.total())
         orders = [list(order) for order, steps in seen.most_common() if steps >= least]
