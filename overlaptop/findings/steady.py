@@ -61,16 +61,14 @@ class SteadyFindings:
         self._held: dict[Key, _Held] = {}
         self._is_first = True
 
-    def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
+    def take(self, snapshot: Snapshot, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return the findings to show, costliest first; those of the first look at once. ``found``: of this
-        moment; None: too few steps are known.
+        moment.
         """
         if snapshot.hub_state is HubState.TRACE:
-            return tuple(found or ())
+            return tuple(found)
         at_ns, first_step = snapshot.at_ns, snapshot.first_step
         at_once, self._is_first = self._is_first, False
-        if found is None:
-            return self._shown
         shown = {each.rule for each in self._shown}
         now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():

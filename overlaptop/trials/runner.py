@@ -144,7 +144,6 @@ class Trials:
         is_known: Callable[[Effect], bool],
         *,
         budget_steps: int | None = None,
-        seed: int = 0,
     ) -> None:
         """``measure``: returns a candidate's effect from its pairs. ``is_known``: whether to
         stop measuring it.
@@ -155,7 +154,7 @@ class Trials:
         self._all = {candidate.key: Tried(candidate) for candidate in candidates}
         self._budget_steps = budget_steps
         self._step_ns: float | None = None
-        self._chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+        self._chance = random.Random(0)  # noqa: S311 - an order, not a secret
         self._round: list[int] = []
         """Keys of the candidates left in this round; the next one is last."""
         self._reader = StepReader()

@@ -22,7 +22,6 @@ def try_values(
     values: Sequence[int],
     *,
     budget_steps: int | None = None,
-    seed: int = 0,
 ) -> Trials:
     """Return trials of these values of a knob, each against the present one, which may be among them.
 
@@ -46,7 +45,7 @@ def try_values(
     candidates = [
         Candidate(value, value_words(knob, value), partial(make_trial, knob, value)) for value in others
     ]
-    return Trials(session, candidates, relative, is_known, budget_steps=budget_steps, seed=seed)
+    return Trials(session, candidates, relative, is_known, budget_steps=budget_steps)
 
 
 def verdict(tried: Tried) -> str:

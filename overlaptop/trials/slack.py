@@ -44,10 +44,10 @@ def usual_step_ns(snapshot: Snapshot) -> float:
     return median(_lengths_ns(snapshot) or [0])
 
 
-def usual_delay_ns(snapshot: Snapshot, share: float = SHARE) -> int:
-    """Return a share of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
-    step_ns = usual_step_ns(snapshot)
-    return max(1, round(share * step_ns), round(JITTERS * sigma(_lengths_ns(snapshot) or [0])))
+def usual_delay_ns(snapshot: Snapshot) -> int:
+    """Return SHARE of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
+    jitter_ns = sigma(_lengths_ns(snapshot) or [0])
+    return max(1, round(SHARE * usual_step_ns(snapshot)), round(JITTERS * jitter_ns))
 
 
 def _lengths_ns(snapshot: Snapshot) -> list[int]:
@@ -64,7 +64,6 @@ def delay_ranks(
     place: int,
     *,
     budget_steps: int | None = None,
-    seed: int = 0,
 ) -> Trials:
     """Return trials that delay each of these ranks in turn. ``place``: commands.HOST or GPU.
 
@@ -75,7 +74,7 @@ def delay_ranks(
     ]
     for candidate in candidates:
         candidate.make(1)
-    return Trials(session, candidates, slope, is_narrow, budget_steps=budget_steps, seed=seed)
+    return Trials(session, candidates, slope, is_narrow, budget_steps=budget_steps)
 
 
 def is_narrow(effect: Effect) -> bool:
