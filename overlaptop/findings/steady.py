@@ -118,8 +118,8 @@ class SteadyLine:
         self._begun_ns: int | None = None
         """Start of the watch, or time of the job's last known change."""
         self._first_step = 0
-        self._is_past = False
-        """True if the shown line is from before the change."""
+        self._past_ns: int | None = None
+        """Time since which the shown line is from before a change. None: it is not."""
         self._exposed_ns = 0
         """When much communication was last exposed."""
 
@@ -131,7 +131,7 @@ class SteadyLine:
     @property
     def is_settled(self) -> bool:
         """Return whether the shown line is about the job's present state."""
-        return self._shown is not None and not self._is_past
+        return self._shown is not None and self._past_ns is None
 
     def take(
         self, snapshot: Snapshot, line: FirstLine | None, plain: FirstLine | None = None
@@ -144,7 +144,9 @@ class SteadyLine:
             return None
         if self._begun_ns is None or snapshot.first_step != self._first_step:
             self._begun_ns, self._first_step = at_ns, snapshot.first_step
-            self._is_past, self._exposed_ns = self._shown is not None, at_ns - LOST_NS
+            self._exposed_ns = at_ns - LOST_NS
+            if self._shown is not None and self._past_ns is None:
+                self._past_ns = at_ns
         if self._shown and self._shown.kind is Kind.UNKNOWN and line and line.kind is not Kind.UNKNOWN:
             self._shown = None
         if line is None or line.kind is Kind.MEASURING:
@@ -155,11 +157,12 @@ class SteadyLine:
             or (self._shown is not None and line.key == self._shown.key)
             or self._turns(snapshot, line)
         ):
-            self._shown, self._shown_ns, self._is_past = line, at_ns, False
+            self._shown, self._shown_ns, self._past_ns = line, at_ns, None
             self._other = None, 0
         unseen_ns = at_ns - self._shown_ns
-        if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
-            self._shown, self._is_past = None, False
+        is_outdated = self._past_ns is not None and at_ns - self._past_ns >= KEPT_NS
+        if is_outdated or unseen_ns >= FORGOTTEN_NS:
+            self._shown, self._past_ns = None, None
         shown = self._shown
         if plain is not None and plain.kind is Kind.EXPOSED:
             self._exposed_ns = at_ns
@@ -176,7 +179,7 @@ class SteadyLine:
         window = snapshot.wait_window
         is_thin = window is not None and window.steps < HEALTHY_MEASURED
         if (
-            self._is_past
+            self._past_ns is not None
             and self._shown
             and self._shown.kind not in NOBODY_LATE
             and line.kind in NOBODY_LATE
@@ -199,7 +202,7 @@ class SteadyLine:
             hold_ns = VAGUE_HOLD_NS
         elif line.kind is Kind.LATE and not line.cause_rule:
             hold_ns = NAMELESS_HOLD_NS
-        if shown is None or self._is_past or snapshot.at_ns - self._shown_ns >= LOST_NS:
+        if shown is None or self._past_ns is not None or snapshot.at_ns - self._shown_ns >= LOST_NS:
             return hold_ns
         adds_cause = (
             line.late_rank == shown.late_rank is not None

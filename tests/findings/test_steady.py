@@ -166,6 +166,11 @@ def test_answer_not_come_up_for_half_a_minute_gives_way_sooner():
     assert shown((1, HEALTHY), (5, HEALTHY), *told)[-1] != "healthy"
 
 
+def test_a_job_that_changes_again_and_again_blames_nobody_for_longer():
+    changes = [(6 + 8 * at, NOT_YET, 100 + at) for at in range(4)]
+    assert shown((1, LOADS), (5, LOADS), *changes)[1:] == ["late: loads"] * 3 + ["measuring, 0 s"] * 2
+
+
 EXPOSED = FirstLine("exposed", "", kind=Kind.EXPOSED)
 
 
