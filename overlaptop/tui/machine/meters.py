@@ -34,7 +34,7 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
     """Return the GPU's name and its links. Unknown figures are marked;
     `unknown_lines` gives the reasons.
     """
-    device, now = view.device, view.sample
+    device = view.device
     if device is None:
         return []
     node = "node unknown" if gpu.node is None else f"node {gpu.node}"
@@ -45,7 +45,7 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
         Item((dim(gpu.pci_bus_id),), 3),
     ]
     draw = _Meters(width, textured=textured)
-    lines = [fit(items, [], width), *_links(device, now, draw), *_nic(view, now, draw)]
+    lines = [fit(items, [], width), *_links(view, device, draw)]
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
         text = f"! slower than its {best} although in use: check the slot and the riser"
@@ -116,34 +116,21 @@ def _words(name: str) -> str:
     return " ".join(_NAMES.get(word, word) for word in name.split("_"))
 
 
-def _links(device: DeviceFacts, now: DeviceSample | None, draw: "_Meters") -> list[StyledLine]:
-    now = now or _UNKNOWN
-    nvlink, peak = nvlink_words(device), device.nvlink_peak_bytes_per_s
-    pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
+def _links(view: RankView, device: DeviceFacts, draw: "_Meters") -> list[StyledLine]:
+    """Return the traffic of NVLink, of PCIe, and of the adapter nearest to the GPU, if there is one."""
+    now, nvlink = view.sample or _UNKNOWN, nvlink_words(device)
     lines = [draw.words(nvlink, "", "this GPU has none")]
     if device.nvlink_count != 0:
-        lines = [
-            draw.rate(nvlink, "rx", Rate(now.nvlink_rx_bytes_per_s, peak), NVLINK),
-            draw.rate("", "tx", Rate(now.nvlink_tx_bytes_per_s, peak), NVLINK),
-        ]
-    return [
-        *lines,
-        draw.rate(pcie, "rx", Rate(now.pcie_rx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
-        draw.rate("", "tx", Rate(now.pcie_tx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
-    ]
-
-
-def _nic(view: RankView, now: DeviceSample | None, draw: "_Meters") -> list[StyledLine]:
-    """Return the traffic of the adapter nearest to the GPU; nothing if there is none."""
-    nic, now = view.nic, now or _UNKNOWN
-    if nic is None:
-        return []
-    peak = nic.bits_per_s // 8 if nic.bits_per_s is not None else None
-    label = shortened(f"NIC {printable(nic.name)}", _LABEL - 1)
-    return [
-        draw.rate(label, "rx", Rate(now.nic_rx_bytes_per_s, peak), NIC),
-        draw.rate("", "tx", Rate(now.nic_tx_bytes_per_s, peak), NIC),
-    ]
+        rates = now.nvlink_rx_bytes_per_s, now.nvlink_tx_bytes_per_s
+        lines = draw.link(nvlink, rates, device.nvlink_peak_bytes_per_s, NVLINK)
+    pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
+    rates = now.pcie_rx_bytes_per_s, now.pcie_tx_bytes_per_s
+    lines += draw.link(pcie, rates, device.pcie_peak_bytes_per_s, PCIE)
+    if (nic := view.nic) is not None:
+        peak = nic.bits_per_s // 8 if nic.bits_per_s is not None else None
+        label = shortened(f"NIC {printable(nic.name)}", _LABEL - 1)
+        lines += draw.link(label, (now.nic_rx_bytes_per_s, now.nic_tx_bytes_per_s), peak, NIC)
+    return lines
 
 
 def _megahertz(clock_hz: int | None) -> str:
@@ -159,7 +146,14 @@ class _Meters:
         # In a narrow space the figures matter more.
         self.gauge = min(_GAUGE_MOST, space) if space >= _GAUGE_LEAST else 0
 
-    def rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:
+    def link(
+        self, label: str, rates: tuple[int | None, int | None], peak: int | None, style: TextStyle
+    ) -> list[StyledLine]:
+        """``rates``: rx and tx, as ``peak`` in bytes a second."""
+        rx, tx = (Rate(each, peak) for each in rates)
+        return [self._rate(label, "rx", rx, style), self._rate("", "tx", tx, style)]
+
+    def _rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:
         if known.bytes_per_s is None:
             return self.words(label, direction, "unknown")
         figures: StyledLine = (bold(rate(known.bytes_per_s)),)
