@@ -12,7 +12,6 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, T0, info
-from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
 from .fakes import SIZES, opened, running_job, shown
@@ -191,6 +190,3 @@ async def test_no_steps_are_asked_for_if_ranks_would_refuse(made, reason):
         assert not isinstance(app.screen, CaptureScreen)
         assert reason in str([each.message for each in app._notifications])
         assert session.tick().commands == ()
-    async with opened(FakeSession(job_key=None), size=(100, 30)) as (app, pilot):
-        await pilot.press("c", "5")
-        assert not isinstance(app.screen, CaptureScreen)

@@ -135,11 +135,6 @@ async def test_in_tune_keys_change_the_knob_at_the_cursor():
         assert sent(session)[1:] == ["restore accumulation"]
 
 
-async def test_tune_says_in_whole_words_that_control_is_needed():
-    async with opened(uncontrolled(), size=(100, 30)) as (app, pilot):
-        assert line_of(await shown(app, pilot, "u"), "bucket_cap_mb").rstrip().endswith(" needs --control")
-
-
 async def test_log_of_changes_has_the_newest_first():
     session = controlled_job()
     async with opened(session) as (app, pilot):
@@ -165,9 +160,13 @@ async def test_log_of_changes_has_the_newest_first():
 @pytest.mark.parametrize(
     ("made", "stands", "in_tune"),
     [
-        (uncontrolled, "bucket 25 MiB (needs --control)", f"Cannot be changed: {NOT_ALLOWED}."),
-        (ended, "bucket 25 MiB", ""),
-        (lambda: running_job(2), NOTHING, "overlaptop.agent.knob()"),
+        (
+            uncontrolled,
+            "bucket 25 MiB (needs --control)",
+            (" needs --control bucket_cap_mb", f"Cannot be changed: {NOT_ALLOWED}."),
+        ),
+        (ended, "bucket 25 MiB", ()),
+        (lambda: running_job(2), NOTHING, ("overlaptop.agent.knob()",)),
     ],
     ids=["without control", "over", "without knobs"],
 )
@@ -182,7 +181,7 @@ async def test_job_that_cannot_be_changed_offers_no_key(made, stands, in_tune):
         assert not app.screen.query(Input)
         overview = await shown(app, pilot)
         tune = await shown(app, pilot, "7")
-        assert in_tune in one_line(tune)
+        assert all(words in one_line(tune) for words in in_tune)
         for text in (overview, tune):
             for words in ("[] knob", "script's", "enter select"):
                 assert words not in text.splitlines()[-1]

@@ -41,13 +41,6 @@ async def whole(app, pilot):
     return seen
 
 
-async def whole_of(session, size=WIDE):
-    """The same of a dashboard that opens on it."""
-    async with opened(session, size=size) as (app, pilot):
-        await pilot.press("m")
-        return await whole(app, pilot)
-
-
 # What it says of a machine
 
 
@@ -275,7 +268,7 @@ async def test_tab_turns_to_the_next_host_and_round():
 async def test_last_figures_of_an_ended_rank_are_marked():
     session = h200_node(1)
     session.say(RankEnd(0, T0, clean=True))
-    text = await whole_of(session, MIDDLE)
+    text = await screen_of(session, "m")
     assert "rank 0 ended: these are its last figures" in text
     assert "unknown: link traffic was not measured" in text
 

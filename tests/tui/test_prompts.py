@@ -12,7 +12,6 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
-from overlaptop.wire import commands
 
 from .fakes import WIDE, app_of, opened, running_job, screen_text, shown, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
@@ -67,17 +66,6 @@ async def test_keys_right_behind_the_key_of_a_prompt_go_to_it(keys, screen, word
         assert app.screen.prompt.words == words
         assert app.dashboard.state.paused_at_ns is None
         assert session.sent == []
-
-
-async def test_an_answer_and_the_next_key_may_come_at_once():
-    session = controlled_job()
-    async with opened(session) as (app, pilot):
-        await burst(app, pilot, "b77\r2")
-        assert [commands.describe(each) for each in session.sent] == ["set bucket_cap_mb 77"]
-        assert isinstance(app.screen, RankScreen)
-        await burst(app, pilot, "1b88\x1bm1")
-        assert len(session.sent) == 1
-        assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():

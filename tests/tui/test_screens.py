@@ -95,7 +95,7 @@ async def test_without_a_job_only_keys_that_do_something_are_offered():
         foot = (await shown(app, pilot)).splitlines()[-1]
         assert "F1 help q quit" in foot
         assert not any(word in foot for word in ("why", "timelines", "collectives", "window", "pause"))
-        for key in "uacTfCW":
+        for key in "uac5TfCW":
             await pilot.press(key)
             (told,) = app._notifications
             assert told.message == "no job yet"
