@@ -19,9 +19,9 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, info, status, step, welcome
-from tests.fleet.fakes import FakeSession, record
+from tests.fleet.fakes import FakeSession
 
-from .fakes import opened, running_job, shown, text_of
+from .fakes import running_job, text_of
 from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, report, send_knobs, with_value
 
 
@@ -269,19 +269,3 @@ def test_other_work_has_no_percentage():
     assert text_of(panel_lines(state, 100, 9)[2]).split()[-2:] == ["-3.1", "%"]
     state.compared = dataclasses.replace(found, same_work=False)
     assert text_of(panel_lines(state, 100, 9)[2]).split()[-2:] == ["other", "work"]
-
-
-async def test_overview_shows_the_job_before_until_d_hides_it():
-    session = FakeSession(
-        welcome(job="job-0", world_size=1), status(), info(0), jobs=(record("job-0"), record("job-1"))
-    )
-    session.say(*(step(0, number, compute=90) for number in range(100)))
-    async with opened(session) as (app, pilot):
-        app.read()
-        session.job_key = "job-1"
-        session.fleet.apply(welcome(job="job-1"))
-        session.say(status(), info(0), *(step(0, number) for number in range(100)))
-        text = await shown(app, pilot)
-        for words in ("compared with the run before: train.py", "before, 100 steps", "now, 100 steps"):
-            assert words in text
-        assert "compared with the run before" not in await shown(app, pilot, "d")

@@ -67,17 +67,6 @@ ASLEEP = late_by("rank 1's training thread sleeps 161 ms a step longer than rank
 LAUNCHES = late_by("rank 1 is launch-bound: GPU idle 12.1 ms a step longer than the others'")
 COLLECTS = late_by("rank 1 collects garbage and computes 12.1 ms a step longer than the others")
 AT_LINE = late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its step, rank 0 for 10 %")
-SHORT_CPUS = FirstLine(
-    "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; "
-    "fixing it wins up to 34 % of the step (measured)",
-    "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; fixing it wins up to 34 %",
-    warns=True,
-    kind=Kind.FINDING,
-    shorter=(
-        "each rank waits 61.6 ms a step for a CPU; fixing it wins up to 34 %",
-        "each rank waits 61.6 ms a step for a CPU",
-    ),
-)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +83,6 @@ SHORT_CPUS = FirstLine(
         (60, COLLECTS, "rank 1 collects garbage and computes 12.1 ms longer"),
         (60, AT_LINE, "rank 1 is at faults.py:87 for 70 % of its step"),
         (30, LATE, "rank 1 computes longer"),
-        (100, SHORT_CPUS,
-         "each rank waits 61.6 ms a step for a CPU: 4 ranks share 2 CPUs; fixing it wins up to 34 %"),
-        (80, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU; fixing it wins up to 34 %"),
-        (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),
     ],
 )  # fmt: skip
 async def test_first_line_keeps_rank_cause_time_and_line(width, said, shown_words):

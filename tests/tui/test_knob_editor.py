@@ -199,12 +199,6 @@ def test_change_of_another_knob_sends_the_pending_one_first():
     assert keys.sent == ["set bucket_cap_mb 50", "set accumulation 8"]
 
 
-def test_typed_value_is_sent_at_once():
-    keys = Keys(controlled_job())
-    keys.editor.type(keys.session.tick(), "70")
-    assert keys.sent == ["set bucket_cap_mb 70"]
-
-
 def test_typed_value_waits_for_the_change_sent_before_it():
     keys = Keys(controlled_job(BUCKET, ACCUMULATION))
     keys.press(1)

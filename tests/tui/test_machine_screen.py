@@ -9,11 +9,11 @@ from overlaptop.tui.machine.gpus import GpuTable
 from overlaptop.tui.machine.host import hosts, machine_of
 from overlaptop.tui.machine.link_history import MINUTE_S, columns
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNode, Unknown
+from overlaptop.wire.devices import MachineFacts, NumaNode, Unknown
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import GB, SWITCHED, T0, S, info, step
 
-from .fakes import HOSTILE, SIZES, WIDE, fills, line_of, opened, running_job, screen_of, screen_text, shown
+from .fakes import SIZES, WIDE, line_of, opened, running_job, screen_of, screen_text, shown
 from .machines import (
     cpu_only,
     device,
@@ -26,7 +26,6 @@ from .machines import (
     sample,
     site,
     unbound,
-    uuid,
     workstation,
 )
 
@@ -63,26 +62,6 @@ async def test_without_anything_known_one_line_says_why(ended):
     session.say(*[RankEnd(0, T0, clean=True)] * ended)
     words = "Rank 0 ended before" if ended else "Rank 0 has not reported its machine yet; with --no-"
     assert words in await screen_of(session, "m", size=MIDDLE)
-
-
-async def test_words_from_a_machine_steer_nothing():
-    session = job_of(1)
-    said = (Unknown(HOSTILE, HOSTILE),)
-    session.say(
-        info(0, host=HOSTILE),
-        step(0, 0),
-        MachineFacts(0, HOSTILE, (NumaNode(0, HOSTILE, 1),), (Nic(HOSTILE, 0, None),),
-                     (GpuSite(0, uuid(0), HOSTILE, HOSTILE, 0),), said),
-        device(0, 0, [GpuLink("pcie", HOSTILE, None, HOSTILE)], nvlink_version=HOSTILE, unknown=said),
-        replace(numa(0), nic=HOSTILE, cpu_set=HOSTILE, memory_policy=HOSTILE, reason=HOSTILE,
-                advice=HOSTILE, unknown=said),
-        sample(0, 0.0, throttle_reasons=(HOSTILE,), unknown=said),
-    )  # fmt: skip
-    async with opened(session, size=NARROW) as (app, pilot):
-        for key in ("2", "1", "m", "pagedown", "pagedown"):
-            await shown(app, pilot, key)
-            assert fills(app, NARROW), key
-        assert "[bold red]x[/]" in screen_text(app)
 
 
 # GPUs and their links

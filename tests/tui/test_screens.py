@@ -19,6 +19,7 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.parts import PARTS
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNode, Unknown
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, S, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
@@ -41,7 +42,17 @@ from .fakes import (
 )
 from .knobs import controlled_job
 from .launchers import FakeLauncher, started_here
-from .machines import cpu_only, grace_hopper, h200_node, misplaced, unbound
+from .machines import (
+    cpu_only,
+    device,
+    grace_hopper,
+    h200_node,
+    misplaced,
+    numa,
+    sample,
+    unbound,
+    uuid,
+)
 from .waits import waiting_job
 
 
@@ -224,6 +235,15 @@ async def test_words_from_a_machine_steer_neither_terminal_nor_markup():
         ("host", "script", "device", "backend", "source_reason", "torch_version"), HOSTILE
     )
     session.say(info(0, **words), step(0, 39), Notice(0, T0, "error", HOSTILE))
+    said = (Unknown(HOSTILE, HOSTILE),)
+    session.say(
+        MachineFacts(0, HOSTILE, (NumaNode(0, HOSTILE, 1),), (Nic(HOSTILE, 0, None),),
+                     (GpuSite(0, uuid(0), HOSTILE, HOSTILE, 0),), said),
+        device(0, 0, [GpuLink("pcie", HOSTILE, None, HOSTILE)], nvlink_version=HOSTILE, unknown=said),
+        replace(numa(0), nic=HOSTILE, cpu_set=HOSTILE, memory_policy=HOSTILE, reason=HOSTILE,
+                advice=HOSTILE, unknown=said),
+        sample(0, 0.0, throttle_reasons=(HOSTILE,), unknown=said),
+    )  # fmt: skip
     collective = CollectiveSpan(HOSTILE, 1 << 20, HOSTILE, True, 0, 10_000_000)
     session.say(replace(detail(0, 39), collectives=(collective,)))
     session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
@@ -232,6 +252,11 @@ async def test_words_from_a_machine_steer_neither_terminal_nor_markup():
         for key in ("1", "2", "3", "4", "6", "C", "T"):
             assert "]0;pwned" in await shown(app, pilot, key), key
             assert fills(app, WIDE), key
+        assert "[bold red]x[/]" in screen_text(app)
+        await pilot.resize_terminal(*SIZES[2])
+        for key in ("2", "m", "pagedown", "pagedown"):
+            await shown(app, pilot, key)
+            assert fills(app, SIZES[2]), key
         assert "[bold red]x[/]" in screen_text(app)
 
 

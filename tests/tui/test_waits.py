@@ -3,10 +3,8 @@
 import re
 from dataclasses import replace
 
-import pytest
 from msgspec import structs
 
-from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.model.state import ViewState
@@ -89,13 +87,3 @@ async def test_timeline_is_of_the_newest_attributed_step_unless_old():
             text = await shown(app, pilot)
             assert f"rank 0  step {drawn} " in text
             assert ("██ waiting" in text) == (drawn == 7)
-
-
-@pytest.mark.parametrize(("ranks", "watched"), [(2, 2), (MOST_COMPARED + 1, MOST_COMPARED)])
-async def test_timelines_of_a_limited_number_of_ranks_are_requested(ranks, watched):
-    session = FakeSession(welcome(world_size=ranks), status(), *(info(rank) for rank in range(ranks)))
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot)
-        assert len(session.watched) == watched
-        await shown(app, pilot, "down")
-        assert 1 in session.watched
