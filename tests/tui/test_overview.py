@@ -274,9 +274,7 @@ async def test_header_says_where_a_job_hangs_until_it_goes_on():
         session.clock.pass_s(23)
         session.say(*(RankStalled(rank, True, groups) for rank in range(3)))
         session.say(RankStalled(3, True, before, ("train.py:88 load_batch", "train.py:120 main")))
-        text = await shown(app, pilot)
-        assert "● waiting for rank 3: 23 s" in text
-        assert "waiting for rank 3 in load_batch (train.py:88)" in text.splitlines()[1]
+        assert "● waiting for rank 3: 23 s" in await shown(app, pilot)
         text = await shown(app, pilot, rest_s=120)
         assert "● HUNG for 2 m 23 s" in text
         blamed = "rank 3 has not entered allreduce 25.0 MiB"

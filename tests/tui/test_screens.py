@@ -284,10 +284,8 @@ async def test_without_a_job_the_last_failed_one_is_named(socket_dir, failure, m
 async def test_without_a_job_a_workload_can_be_started():
     launcher, session = FakeLauncher(), waiting()
     async with opened(session, launcher=launcher) as (app, pilot):
-        text = await shown(app, pilot)
+        await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
-        for words in ("waiting for a job", "run a bundled workload", "-m overlaptop.agent"):
-            assert words in text
         await pilot.press("w", "enter", "escape")
         assert launcher.requests == [LaunchRequest("ddp")]
         launcher.comes_up()

@@ -79,15 +79,12 @@ async def test_escape_leads_back_to_where_a_was_pressed(key, screen):
         assert isinstance(app.screen, screen)
 
 
-async def test_longest_time_of_trials_is_said_before_and_during():
+async def test_longest_time_of_trials_is_said_during_them():
     session = job(step_ms=lambda _value: 750.0, noise=0.0)
     async with opened(session, size=SIZE) as (app, pilot):
         for _ in range(20):
             app.read()
-        await pilot.press("a")
-        await pilot.pause()
-        assert "enter: start, up to 12 m 30 s a value" in screen_text(app)
-        await pilot.press("ctrl+u", *"50,100", "enter")
+        await begin(pilot, *"50,100")
         for _ in range(100):
             app.read()
         text = await shown(app, pilot)
