@@ -95,9 +95,6 @@ class LineView(Widget):
             strip = self._strips[y] = self._strip(self._lines[y], width)
         return strip
 
-    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
-        return container.width
-
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return container.height if self._full_height is None else self._full_height
 
