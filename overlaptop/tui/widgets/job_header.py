@@ -90,21 +90,15 @@ def _script(script: str, space: int) -> str:
     return next(fits, shortened(path.name, max(_NAME_CHARS, space)))
 
 
-def _past(state: ViewState) -> str:
-    """Return the past step on the screen and its time; empty: it is live."""
-    if state.past_step is None:
-        return ""
-    ends_ns = [view.last.start_ns + view.last.step_ns for view in state.snapshot.ranks if view.last]
-    now_ns = state.now_ns
-    when = f", {age((now_ns - max(ends_ns)) / 1e9)} ago" if ends_ns else ""
-    return f"past step {count(state.past_step)}{when}"
-
-
 def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
     """``brief``: leave out why a job ended, and the time of day."""
     snapshot, trouble = state.snapshot, state.trouble_since or trouble_of(state.snapshot)
     if state.paused_at_ns is not None:
-        words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
+        words = "■ paused "
+        if state.past_step is not None:
+            ends_ns = [view.last.start_ns + view.last.step_ns for view in snapshot.ranks if view.last]
+            when = f", {age((state.now_ns - max(ends_ns)) / 1e9)} ago" if ends_ns else ""
+            words = f"← past step {count(state.past_step)}{when} "
         paused = Segment(words, TextStyle("warning", bold=True))
         if trouble is None:
             return (paused,)
