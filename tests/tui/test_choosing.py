@@ -1,10 +1,10 @@
 import pytest
 
 from overlaptop.fleet.job_state import JobState
-from overlaptop.report.order import Filter, FilterError, ordered, sort_keys
+from overlaptop.report.order import Filter, FilterError, ordered
 from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
 
-from .machines import cpu_only, h200_node, misplaced, unbound, workstation
+from .machines import h200_node, misplaced, unbound
 
 
 @pytest.fixture
@@ -73,11 +73,3 @@ def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse,
 def test_ranks_can_be_filtered_by_links_and_placement(words, kept):
     ranks = h200_node(3, numas={1: misplaced(1), 2: unbound(2)}).tick().ranks
     assert [view.rank for view in ranks if Filter.parse(words).keeps(view)] == kept
-
-
-def test_keys_to_sort_by_leave_out_what_nothing_is_known_of(ranks):
-    base = ("rank", "overlap", "exposed", "stall", "idle", "step")
-    assert sort_keys(ranks) == base
-    assert sort_keys(cpu_only().tick().ranks) == ("rank", "overlap", "exposed", "waiting", "step")
-    assert sort_keys(h200_node(1).tick().ranks) == (*base, "nvlink", "pcie", "numa")
-    assert sort_keys(workstation().tick().ranks) == (*base[:3], "waiting", *base[3:], "pcie")

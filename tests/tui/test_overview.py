@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.report.order import sort_keys
 from overlaptop.text import clock
 from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout
@@ -397,8 +398,10 @@ def test_narrow_terminals_lose_the_least_important_first(width, keys):
     ],
 )
 def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
-    found = [column.key for column in columns_for(make().tick().ranks)]
+    ranks = make().tick().ranks
+    found = [column.key for column in columns_for(ranks)]
     assert found == f"rank bar overlap exposed {keys}".split()
+    assert sort_keys(ranks) == tuple(key for key in found if key not in ("bar", "history"))
 
 
 async def test_small_screens_show_ranks_first_and_the_selected_one():

@@ -275,10 +275,9 @@ def waiting(**session):
 async def test_without_a_job_the_last_failed_one_is_named(socket_dir, failure, minutes_ago, named):
     end = RankEnd(1, T0 - minutes_ago * 60 * S, clean=True, failure=failure)
     last_end.write(LastEnd("train.py", end.at_ns, (end,)))
-    async with opened(waiting(), size=(60, 20)) as (app, pilot):
-        text = " ".join((await shown(app, pilot)).split())
-        assert (f"ago: rank 1 failed: {failure}" in text) == named
-        assert ("the last one, train.py, ended" in text) == named
+    text = " ".join((await screen_of(waiting(), size=(60, 20))).split())
+    assert (f"ago: rank 1 failed: {failure}" in text) == named
+    assert ("the last one, train.py, ended" in text) == named
 
 
 async def test_without_a_job_a_workload_can_be_started():

@@ -54,8 +54,7 @@ async def test_waiting_that_is_not_attributed_is_unknown_and_not_zero():
 
 async def test_first_line_says_why_it_is_not_known_who_waits():
     session = FakeSession(welcome(), status(), info(0), info(1), step(0, 0), step(1, 0), detail(0, 0))
-    async with opened(session) as (app, pilot):
-        assert first_line(await shown(app, pilot)) == "· measuring, 0 s"
+    assert first_line(await screen_of(session)) == "· measuring, 0 s"
     said = who_is_late(session.tick())
     assert said.words == "who waits for whom is not known: no timeline of rank 1 is here"
 
