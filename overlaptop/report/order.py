@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
@@ -124,10 +124,14 @@ def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: boo
     return [view for _, view in known] + unknown
 
 
-def sort_keys(ranks: Iterable[RankView]) -> tuple[str, ...]:
+def has_data(key: str, ranks: Iterable[RankView]) -> bool:
+    """Return whether the column of this key has data for some rank."""
+    return key not in _SAYS or any(map(_SAYS[key], ranks))
+
+
+def sort_keys(ranks: Sequence[RankView]) -> tuple[str, ...]:
     """Return the keys whose columns have data for some rank."""
-    views = tuple(ranks)
-    return tuple(key for key in SORT_KEYS if key not in _SAYS or any(map(_SAYS[key], views)))
+    return tuple(key for key in SORT_KEYS if has_data(key, ranks))
 
 
 def _predicate(word: str) -> Predicate:

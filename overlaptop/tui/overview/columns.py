@@ -10,17 +10,8 @@ from operator import attrgetter
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import first_failure
-from overlaptop.report.links import (
-    NUMA_MARKS,
-    Rate,
-    has_nvlink,
-    has_pcie,
-    near_node,
-    numa_matters,
-    nvlink_rate,
-    pcie_rate,
-)
-from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_at_least, waiting_ns
+from overlaptop.report.links import NUMA_MARKS, Rate, near_node, nvlink_rate, pcie_rate
+from overlaptop.report.order import MEASURES, has_data, waiting_at_least, waiting_ns
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import AT_LEAST, UNKNOWN, Unit, age, clock, percent, rate, whole_percent
@@ -101,8 +92,6 @@ class Column:
     right: bool = True
     shrunk_width: int = 0
     """Least width before columns of priority 1 are left out; 0: its ``width``."""
-    knows: Callable[[RankView], bool] = lambda _view: True
-    """Whether it has a value for a rank. A column without any value is left out."""
 
     def header(self, scales: Scales, width: int) -> StyledLine:
         """Return the title, with the unit of all times in place of ``UNIT``."""
@@ -242,13 +231,13 @@ COLUMNS = (
     Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, shrunk_width=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
-    Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
-    Column("stall", "stall UNIT", _time("stall"), 9, 4, knows=stalls_apart),
-    Column("idle", "idle UNIT", _time("idle"), 8, 7, knows=sees_gaps),
+    Column("waiting", "waiting UNIT", _waiting, 11, 4),
+    Column("stall", "stall UNIT", _time("stall"), 9, 4),
+    Column("idle", "idle UNIT", _time("idle"), 8, 7),
     Column("step", "step UNIT", _time("step", BOLD), 8, 3),
-    Column("nvlink", "NVLink", _nvlink, 15, 6, knows=has_nvlink),
-    Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9, knows=has_pcie),
-    Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
+    Column("nvlink", "NVLink", _nvlink, 15, 6),
+    Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9),
+    Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5),
     Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
 )
 _CRITICAL = Column("critical", "critical", _critical, 9, 1)
@@ -265,7 +254,7 @@ def columns_for(
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
     if with_slopes:
         columns = (*columns, _CRITICAL)
-    return tuple(each for each in columns if not ranks or any(map(each.knows, ranks)))
+    return tuple(each for each in columns if not ranks or has_data(each.key, ranks))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
