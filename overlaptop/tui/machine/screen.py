@@ -8,6 +8,7 @@ from overlaptop.tui.machine.gpus import GpuTable
 from overlaptop.tui.machine.host import host_of, hosts
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import MACHINE_KEYS, bindings
+from overlaptop.tui.model.state import following
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
 
@@ -32,12 +33,11 @@ class MachineScreen(DashboardScreen):
         if selected is None:
             return
         names = hosts(rows)
-        if len(names) > 1 and host_of(selected) in names:
-            wanted = names[(names.index(host_of(selected)) + direction) % len(names)]
+        if len(names) > 1:
+            wanted = following(host_of(selected), names, direction)
             self._select(next(view.rank for view in rows if host_of(view) == wanted))
         else:
-            ranks = [view.rank for view in rows]
-            self._select(ranks[(ranks.index(selected.rank) + direction) % len(ranks)])
+            self._select(following(selected.rank, [view.rank for view in rows], direction))
 
     def action_scroll(self, lines: int) -> None:
         self._detail.move(lines)

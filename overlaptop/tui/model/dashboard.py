@@ -265,9 +265,6 @@ class Dashboard:
     def offered(self) -> tuple[object, ...]:
         """Return the state that decides which keys are enabled."""
         state, trials = self.state, self.trials
-        job, watched, best = (
-            state.snapshot.job is not None,
-            bool(state.snapshot.nodes),
-            trials.best(self._job),
-        )
-        return (job, watched, state.moving, state.any_change, self.running, trials.running, best)
+        job, watched = state.snapshot.job is not None, bool(state.snapshot.nodes)
+        trying = trials.running, trials.best(self._job)
+        return (job, watched, state.moving, state.any_change, self.running, *trying)
