@@ -71,10 +71,12 @@ def whole(path: Path) -> Recording | None:
     return None
 
 
-def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **options) -> PlayedJob:
-    """A recording of so many steps in which rank 1 is late, one each `after_s`."""
+def played(
+    clock, path: Path, steps: int = 40, *, late: int | None = 1, after_s: float = 0.5, **options
+) -> PlayedJob:
+    """A recording of steps in which rank ``late`` is late, one each ``after_s``."""
     job = PlayedJob(clock, path, **options)
     for number in range(steps):
-        job.step(number, late=1, after_s=after_s)
+        job.step(number, late=late, after_s=after_s)
     job.recorder.end()
     return job
