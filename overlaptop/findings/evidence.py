@@ -85,12 +85,7 @@ class Evidence:
     @property
     def before(self) -> tuple[Mapping[int, StepTotals], ...]:
         """Return the steps between the last two changes; not the last of them, as the job changed then."""
-        return _completed(self.ranks.values(), self.before_first, self.first - 1)
-
-    @property
-    def since(self) -> tuple[Mapping[int, StepTotals], ...]:
-        """Return the steps from `first` on, more than `counted` has: lengths vary more than counters."""
-        return _completed(self.ranks.values(), self.first)
+        return _completed(self.ranks.values(), self.before_first, EVIDENCE_STEPS, self.first - 1)
 
     @property
     def exposed_wait_ns(self) -> int:
@@ -140,7 +135,7 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
         transfers=snapshot.transfers,
-        counted=() if is_trace else _completed(known.values(), first, most=COUNTED_STEPS),
+        counted=() if is_trace else _completed(known.values(), first, COUNTED_STEPS),
         first=first,
         before_first=max(FIRST_STEPS, snapshot.before_step),
         wander_ns=snapshot.wander_ns,
@@ -148,10 +143,10 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
 
 
 def _completed(
-    views: Collection[RankView], first: int, stop: int | None = None, most: int = EVIDENCE_STEPS
+    views: Collection[RankView], first: int, most: int, stop: int | None = None
 ) -> tuple[Mapping[int, StepTotals], ...]:
-    """Return the newest steps from `first` on and before `stop` that all of these ranks completed, oldest
-    first.
+    """Return the newest steps from `first` on and before `stop` that all of these ranks completed, at most
+    `most`, oldest first.
     """
     by_number: dict[int, dict[int, StepTotals]] = {}
     most = min(most, evidence_steps(len(views)))

@@ -77,7 +77,7 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     """
     before, (rank,) = evidence.before, blamed.ranks
     others, promised_ns = evidence.ranks.keys() - {rank}, blamed.gain_ns or 0
-    before_ns, now_ns = usual_ns(before), usual_ns(evidence.since)
+    before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
     waits_for_cpu = blamed.rule == "busy_cpu"
     if waits_for_cpu and now_ns is None and evidence.steps:  # long ones: each is measured
         now_ns = evidence.step_ns

@@ -258,10 +258,10 @@ def test_gain_of_less_than_what_measuring_adds_is_unknown():
 def changed(before, length, after):
     """A job since it changed. ``length``: of its steps before, as a share of those since."""
     earlier = usual_steps(before, length * after.step_ns / before.step_ns).counted
-    steps = [*enumerate(earlier), *enumerate(after.counted, 946)]
     ranks = {
         rank: structs.replace(
-            view, history=[structs.replace(each[rank], step=number) for number, each in steps]
+            view,
+            history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)],
         )
         for rank, view in after.ranks.items()
     }
