@@ -13,7 +13,6 @@ from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.report.hosts import ranks_and_hosts
-from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 MIN_STEPS = 3
@@ -54,9 +53,6 @@ class Evidence:
     """Oldest first; empty with fewer than MIN_STEPS."""
     window: WaitWindow | None
     """Who waited for whom, the first line's; from traces, of all steps. None without a breakdown."""
-    collectives: tuple[Collective, ...]
-    """Collectives of the newest step with a breakdown, matched across ranks; from traces, of all steps."""
-    world_size: int
     is_trace: bool
     transfers: tuple[StepTransfer, ...] = ()
     """Transfer times of recent minutes' steps; empty for traces."""
@@ -131,8 +127,6 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         ranks=known,
         steps=() if thin else tuple(steps),
         window=None if thin or len(snapshot.step_waits) < MIN_STEPS else window,
-        collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
-        world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
         transfers=snapshot.transfers,
         counted=() if is_trace else _completed(known.values(), first, COUNTED_STEPS),
