@@ -9,7 +9,7 @@ from overlaptop import text
 from overlaptop.findings import rules
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import OPPOSITES, Finding
-from overlaptop.findings.gains import by_change_ns, most_by_gpus_ns
+from overlaptop.findings.gains import by_change_ns, hidden_by, most_by_gpus_ns
 from overlaptop.findings.measures import cpus_are_short
 from overlaptop.fleet.waits import WORTH_SHARE
 
@@ -20,9 +20,6 @@ MENDS_HOST = (
     "unused_parameters",
 )  # fmt: skip
 """Rules whose advice speeds up hosts."""
-MOST_WANDERING, MOST_WANDERING_BY_CHANGE, MOST_BY_MEASURING = 0.25, 0.5, 0.5
-"""A late rank's gain is unknown if steps wander, or measuring makes them longer, by more than this share of
-it. A gain that was measured as a change of the steps has no part of the second, and less of the first."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -73,19 +70,12 @@ def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
 
 
 def _unless_hidden(evidence: Evidence, blamed: Finding, longer_ns: float | None) -> Finding:
-    hiding = {"steps wander by": (evidence.wander_ns, MOST_WANDERING)}
     if longer_ns is not None:
         since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
         blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(longer_ns))
-        hiding = {"steps wander by": (evidence.wander_ns, MOST_WANDERING_BY_CHANGE)}
-    elif evidence.steps:
-        hiding["measuring makes steps longer by"] = (
-            evidence.step_ns - evidence.usual_ns,
-            MOST_BY_MEASURING,
-        )
     is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
-    for does, (ns, most) in hiding.items():
-        if blamed.gain_ns is not None and not is_little and ns > most * blamed.gain_ns:
-            why = f"{does} {text.duration(ns)}, which hides the gain"
-            return replace(blamed, measured=f"{blamed.measured}; {why}", gain_ns=None)
-    return blamed
+    if blamed.gain_ns is None or is_little:
+        return blamed
+    why = hidden_by(evidence, blamed.gain_ns, by_change=longer_ns is not None)
+    measured = f"{blamed.measured}; {why}, which hides the gain"
+    return replace(blamed, measured=measured, gain_ns=None) if why else blamed

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import inf
 from statistics import fmean, median
 
+from overlaptop import text
 from overlaptop.findings.evidence import Evidence, usual_ns
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.launching import is_launch_bound
@@ -26,6 +27,9 @@ STALLED = 3.0
 """A step this many times as long as the median one stalled, and promises nothing for a usual one."""
 LOST_LEAD = 0.1
 """A host that loses this share of a step of its lead in each step is slowed, usually by a profiler."""
+
+MOST_WANDERING, MOST_WANDERING_BY_CHANGE, MOST_BY_MEASURING = 0.25, 0.5, 0.5
+"""Shares of a gain above which `hidden_by` tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,19 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     if not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
         return None
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
+
+
+def hidden_by(evidence: Evidence, gain_ns: int, *, by_change: bool) -> str:
+    """Return why nobody can tell whether a late rank costs this much; empty: one can. ``by_change``: steps
+    became longer by it, which is the surer measure, and has no part of what measuring adds.
+    """
+    most = MOST_WANDERING_BY_CHANGE if by_change else MOST_WANDERING
+    if evidence.wander_ns > most * gain_ns:
+        return f"steps wander by {text.duration(evidence.wander_ns)}"
+    adds_ns = evidence.step_ns - evidence.usual_ns if evidence.steps and not by_change else 0.0
+    if adds_ns > MOST_BY_MEASURING * gain_ns:
+        return f"measuring makes steps longer by {text.duration(adds_ns)}"
+    return ""
 
 
 def _waits_more(evidence: Evidence, rank: int, before: Iterable[Mapping[int, StepTotals]]) -> bool:
