@@ -42,7 +42,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
                 gain_ns = None
             if gain_ns != 0 or name == "slack":
                 every.append(replace(each, rule=name, gain_ns=gain_ns, step_ns=of_ns or known_ns))
-    every = _by_change(evidence, every)
+    every = _sure_gains(evidence, every)
     # Other rules tell the mean of what a rank does there in some steps.
     long = {(each.ranks, each.line) for each in every if each.rule == "long_steps" and each.line}
     every = [each for each in every if each.rule == "long_steps" or (each.ranks, each.line) not in long]
@@ -54,7 +54,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
+def _sure_gains(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     """Let the finding about a late rank, if there is one, gain what the job lost when it changed. Let gains
     be unknown that varying steps hide.
     """
@@ -65,16 +65,15 @@ def _by_change(evidence: Evidence, found: list[Finding]) -> list[Finding]:
         if each.why_late and each.rule != "long_steps" and (each.gain_ns or each.rule == "busy_cpu")
     ]
     longer_ns = by_change_ns(evidence, blamed[0]) if len(blamed) == 1 else None
-    told = {id(each): _unless_hidden(evidence, each, longer_ns) for each in blamed}
-    return [told.get(id(each), each) for each in found]
+    return [_sure_gain(evidence, each, longer_ns) if each in blamed else each for each in found]
 
 
-def _unless_hidden(evidence: Evidence, blamed: Finding, longer_ns: float | None) -> Finding:
+def _sure_gain(evidence: Evidence, blamed: Finding, longer_ns: float | None) -> Finding:
     if longer_ns is not None:
         since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
         blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(longer_ns))
     is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
-    if blamed.gain_ns is None or is_little:
+    if blamed.gain_ns is None or is_little:  # an unknown gain would be listed before all others
         return blamed
     why = hidden_by(evidence, blamed.gain_ns, by_change=longer_ns is not None)
     measured = f"{blamed.measured}; {why}, which hides the gain"

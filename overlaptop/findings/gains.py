@@ -27,9 +27,9 @@ STALLED = 3.0
 """A step this many times as long as the median one stalled, and promises nothing for a usual one."""
 LOST_LEAD = 0.1
 """A host that loses this share of a step of its lead in each step is slowed, usually by a profiler."""
-
 MOST_WANDERING, MOST_WANDERING_BY_CHANGE, MOST_BY_MEASURING = 0.25, 0.5, 0.5
-"""Shares of a gain above which `hidden_by` tells of them."""
+"""A gain is not known if steps wander by more than the first share of it (the second, if it is itself a
+change of the steps), or if measuring adds more than the third to a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,15 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
 
 
+def _waits_more(evidence: Evidence, rank: int, before: Iterable[Mapping[int, StepTotals]]) -> bool:
+    """Return whether it waits for a CPU clearly longer than before, compared with the others."""
+    others = evidence.ranks.keys() - {rank}
+    waited_ns, waits_ns = (
+        excess(evidence, rank, others, delayed_ns, steps) for steps in (before, evidence.counted)
+    )
+    return bool(waited_ns) and median(waited_ns) < EXPLAINS * median(waits_ns)
+
+
 def hidden_by(evidence: Evidence, gain_ns: int, *, by_change: bool) -> str:
     """Return why nobody can tell whether a late rank costs this much; empty: one can. ``by_change``: steps
     became longer by it, which is the surer measure, and has no part of what measuring adds.
@@ -107,15 +116,6 @@ def hidden_by(evidence: Evidence, gain_ns: int, *, by_change: bool) -> str:
     if adds_ns > MOST_BY_MEASURING * gain_ns:
         return f"measuring makes steps longer by {text.duration(adds_ns)}"
     return ""
-
-
-def _waits_more(evidence: Evidence, rank: int, before: Iterable[Mapping[int, StepTotals]]) -> bool:
-    """Return whether it waits for a CPU clearly longer than before, compared with the others."""
-    others = evidence.ranks.keys() - {rank}
-    waited_ns, waits_ns = (
-        excess(evidence, rank, others, delayed_ns, steps) for steps in (before, evidence.counted)
-    )
-    return bool(waited_ns) and median(waited_ns) < EXPLAINS * median(waits_ns)
 
 
 def own_times(
