@@ -14,13 +14,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by
 from overlaptop.findings.measures import loading_ns, on_host
-from overlaptop.findings.rules.stalled_hosts import (
-    STALL_SHARE,
-    before_work_ns,
-    may_load,
-    on_each_rank_ns,
-    stalled_at,
-)
+from overlaptop.findings.stalls import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled_at
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 ADVICE = (
