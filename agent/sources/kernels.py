@@ -7,8 +7,7 @@ end. So only complete data is read, and between windows the job runs as without 
 steps between windows.
 
 The job's threads set the marks and switch tracing on and off at step boundaries, and once for a self-check.
-While tracing is on, CUPTI now and then has a job thread request an empty buffer. Everything else happens on
-the agent's thread, in `take`.
+Everything else happens on the agent's thread, in `take`.
 """
 
 import threading
@@ -73,6 +72,7 @@ class KernelsSource:
 
     name = "kernels"
     compute_exact = True
+    outstanding = 0  # CUPTI's callbacks are not Python's
 
     def __init__(
         self, every: int | None, device_index: int | None, rules: LaneRules, budget: float | None = None
@@ -129,11 +129,6 @@ class KernelsSource:
     def lost(self) -> int:
         """Records that CUPTI dropped, and steps that were not taken in time."""
         return self._tracer.lost + self._overflowed
-
-    @property
-    def outstanding(self) -> int:
-        """Callbacks into Python that CUPTI may still make, on its own and the job's threads."""
-        return self._tracer.outstanding
 
     def start(self) -> None:
         """Raises RuntimeError if CUPTI is absent, of an unknown version, or used by another tool."""

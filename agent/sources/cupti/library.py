@@ -11,15 +11,6 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 MAPS = Path("/proc/self/maps")
 
-REQUEST = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
-)
-"""CUpti_BuffersCallbackRequestFunc(uint8_t **buffer, size_t *size, size_t *maxNumRecords)."""
-COMPLETE = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
-)
-"""CUpti_BuffersCallbackCompleteFunc(CUcontext, uint32_t streamId, uint8_t *buffer, size, validSize)."""
-
 
 class CuptiError(RuntimeError):
     """The refusal of CUPTI, and its reason."""
@@ -45,7 +36,7 @@ class Cupti:
         self._call("cuptiGetTimestamp", ctypes.byref(now_ns))
         return now_ns.value
 
-    def register(self, request: Any, complete: Any) -> None:
+    def register(self, request: ctypes.c_void_p, complete: ctypes.c_void_p) -> None:
         """Register the callbacks that supply and take back buffers. They must never be freed.
 
         Times are then in Unix ns: torch.profiler makes CUPTI count processor ticks and never undoes it.
@@ -63,7 +54,7 @@ class Cupti:
     def flush(self, *, forced: bool = False) -> None:
         """Have CUPTI return the buffers whose records are all complete; forced: all buffers as they are.
 
-        It synchronises no device, but waits for the callbacks, which need the GIL.
+        It synchronises no device.
         """
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(forced))
 

@@ -35,9 +35,9 @@ class Tracer:
 
     @property
     def outstanding(self) -> int:
-        """Callbacks into Python still to come: for buffers that CUPTI holds, and while it traces.
+        """Buffers that CUPTI holds or, while it traces, may still request.
 
-        0 after `stop` means that all work launched before has been gathered.
+        0 after `stop` and `gather` means that all work launched before has been gathered.
         """
         return self._buffers.outstanding + self._tracing
 
@@ -49,7 +49,7 @@ class Tracer:
         """Trace from now on; raises CuptiError if another tool holds CUPTI."""
         with self._lock:
             self._gathered.clear()
-            self._buffers.prepare()
+            self._buffers.look()
             if not self._registered:
                 self._cupti.register(self._buffers.request, self._buffers.complete)
                 self._registered = True
@@ -69,10 +69,12 @@ class Tracer:
         That user must not get our buffers, so all come back, complete or not.
         """
         with self._lock:
-            if self._tracing or self._buffers.outstanding:
-                self._disable()
-                with contextlib.suppress(CuptiError):  # another tool may have finalised it
+            with contextlib.suppress(CuptiError):  # another tool may have finalised it
+                self._buffers.look()
+                if self._tracing or self._buffers.outstanding:
+                    self._disable()
                     self._cupti.flush(forced=True)
+                    self._buffers.look()
             self._gathered.clear()
             self._buffers.discard()
             self._registered = False
@@ -85,11 +87,12 @@ class Tracer:
         """
         with self._lock:
             began_ns = now_ns()
+            self._buffers.look()
             if self._buffers.outstanding:
                 self._cupti.flush()
+                self._buffers.look()
             until_ns = min(began_ns, self._buffers.oldest_ns or began_ns)
             self._gathered += self._buffers.drain()
-            self._buffers.prepare()
             if self._registered:
                 self.lost += self._cupti.dropped()
             return until_ns if self.outstanding else NO_END_NS

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.sources.cupti import library, tracer
-from overlaptop.agent.sources.cupti.buffers import BUFFER_BYTES, MAX_BUFFERS
+from overlaptop.agent.sources.cupti.buffers import MAX_BUFFERS
+from overlaptop.agent.sources.cupti.callbacks import BUFFER_BYTES
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
     CONCURRENT_KERNEL,
@@ -24,6 +25,8 @@ from overlaptop.agent.sources.cupti.layouts import (
 )
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
+
+from .cupti_calls import complete, request
 
 VERSIONS = (18, 26, 130000, 130100, 130300, 130400)
 """The first CUPTI_API_VERSION of each layout."""
@@ -120,17 +123,6 @@ def test_any_bytes_are_read_or_refused(raw):
 
 
 # Gathering, with a CUPTI that is not there.
-
-
-def request(callback):
-    """Ask for a buffer as CUPTI does: its address, its size and how many records may go in."""
-    address, size, records = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(99)
-    callback(ctypes.byref(address), ctypes.byref(size), ctypes.byref(records))
-    return address.value, size.value, records.value
-
-
-def complete(callback, address, valid_bytes):
-    callback(None, 0, address, BUFFER_BYTES, valid_bytes)
 
 
 class FakeCupti:
@@ -260,13 +252,17 @@ def test_dropped_and_timeless_records_are_counted(cupti, traced):
     assert traced.lost == 2 + 15
 
 
-def test_a_trace_that_grows_too_long_says_so_and_loses_nothing(cupti, traced):
+def test_a_trace_that_grows_too_long_says_so_and_loses_nothing(cupti, traced, monkeypatch):
     cupti.room = 88
-    for correlation in range(MAX_BUFFERS):
-        cupti.happens(correlation=correlation)
-    assert not traced.exhausted
-    cupti.happens(correlation=MAX_BUFFERS)
-    assert traced.exhausted
+    with monkeypatch.context() as patch:
+        patch.setattr(cupti, "flush", lambda: None)  # no record is complete
+        for correlation in range(MAX_BUFFERS):
+            cupti.happens(correlation=correlation)
+        traced.gather()
+        assert not traced.exhausted
+        cupti.happens(correlation=MAX_BUFFERS)
+        traced.gather()
+        assert traced.exhausted
     traced.gather()
     assert not traced.exhausted
     assert finish(traced) == list(range(MAX_BUFFERS + 1))
@@ -277,6 +273,7 @@ def test_a_trace_that_grows_too_long_says_so_and_loses_nothing(cupti, traced):
 def test_hand_over_brings_back_every_buffer(cupti, traced, when):
     cupti.happens(correlation=1)
     if when == "stopped":
+        traced.gather()
         traced.stop()
         assert traced.outstanding == 1
     elif when == "in other hands":

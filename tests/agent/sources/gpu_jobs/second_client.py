@@ -3,29 +3,15 @@
 With --alone it does not.
 """
 
-import ctypes
 import sys
 import time
 
 import torch
 
 from overlaptop.agent.sources.cupti import library
+from overlaptop.agent.sources.cupti.callbacks import CallbackLog
 
 REQUEST_AFTER_S, SECONDS = 3.0, 24.0
-
-taken: list[ctypes.Array] = []
-
-
-@library.REQUEST
-def request(buffer, size, max_records) -> None:
-    taken.append(ctypes.create_string_buffer(1 << 20))
-    buffer[0], size[0], max_records[0] = ctypes.addressof(taken[-1]), 1 << 20, 0
-
-
-@library.COMPLETE
-def complete(*_) -> None:
-    pass
-
 
 model = torch.nn.Linear(2048, 2048, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -37,5 +23,6 @@ while time.monotonic() - began_s < (SECONDS if "--alone" not in sys.argv else RE
     optimizer.zero_grad()
     torch.cuda.synchronize()
     if not registered and time.monotonic() - began_s > REQUEST_AFTER_S:
-        library.load().register(request, complete)
+        log = CallbackLog()
+        library.load().register(log.request, log.complete)
         registered = True
