@@ -9,17 +9,19 @@ from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
+from overlaptop.report.who_is_late import CLEAR_STEPS
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
 LIMIT_S = 3.0
 """Time limit for each rank's first step; a hub sends its history at once. Others count as unknown."""
 COMPARED_STEPS = 8
-"""Steps of all ranks needed before the late rank is printed."""
+"""Steps of all ranks needed before the late rank is printed. CLEAR_STEPS, if none is late."""
 MORE_STEPS = 4
 """Extra steps until the first measured one, and until the last has arrived."""
-WAITS_LIMIT_S = 30.0
-"""Longest wait for COMPARED_STEPS: for more, the dashboard is the better tool."""
+BURST_S, WAITS_LIMIT_S = 8.0, 30.0
+"""Shortest and longest time limit for these steps. Where launches are slow, a burst takes the former; for
+more than the latter, the dashboard is the better tool."""
 EXIT_S = 5.0
 """Longest time from a rank's report that it ends to the end of its process and its exit status."""
 HISTORY_LIMIT_S = 60.0
@@ -101,14 +103,14 @@ def settle(session: Session) -> Snapshot:
 
 
 def settle_waits(session: Session) -> Snapshot:
-    """Settle, then watch the compared ranks until COMPARED_STEPS have a wait/transfer breakdown, or the
-    time that they should take is over: between LIMIT_S and WAITS_LIMIT_S.
+    """Settle, then watch the compared ranks until enough steps have a wait/transfer breakdown to say who is
+    late, or the time that they should take is over.
     """
     snapshot = settle(session)
     wanted = snapshot.compared
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
-    while len(snapshot.step_waits) < COMPARED_STEPS:
+    while not _is_late_rank_known(snapshot):
         if (
             len(wanted) < 2
             or snapshot.totals.measured_step is None
@@ -118,10 +120,10 @@ def settle_waits(session: Session) -> Snapshot:
         limit_s = _waits_limit_s(snapshot)
         if time.monotonic() - began_s > limit_s:
             break
-        if limit_s > LIMIT_S and not announced:
+        if limit_s > BURST_S and not announced:
             announced = True
             print_message(
-                f"waiting some {limit_s:.0f} s for {COMPARED_STEPS} measured steps, to say who is late"
+                f"waiting up to {limit_s:.0f} s for {CLEAR_STEPS} measured steps, to say who is late"
             )
         pause(session, TICK_S)
         snapshot = session.tick()
@@ -131,15 +133,20 @@ def settle_waits(session: Session) -> Snapshot:
     return snapshot
 
 
+def _is_late_rank_known(snapshot: Snapshot) -> bool:
+    steps, window = len(snapshot.step_waits), snapshot.wait_window
+    return steps >= (COMPARED_STEPS if window is not None and window.late else CLEAR_STEPS)
+
+
 def _waits_limit_s(snapshot: Snapshot) -> float:
-    """Return the time that COMPARED_STEPS take. With a trouble they may never come."""
+    """Return the time that CLEAR_STEPS take. With a trouble they may never come."""
     if trouble_of(snapshot) is not None:
         return LIMIT_S
     one_in = max(
         len(view.history) / (sum(step.measured for step in view.history) or 1) for view in snapshot.ranks
     )
-    steps = COMPARED_STEPS * one_in + MORE_STEPS
-    return max(LIMIT_S, min(steps * (snapshot.totals.step_ns or 0) / 1e9, WAITS_LIMIT_S))
+    steps = CLEAR_STEPS * one_in + MORE_STEPS
+    return max(BURST_S, min(steps * (snapshot.totals.step_ns or 0) / 1e9, WAITS_LIMIT_S))
 
 
 def require_job(snapshot: Snapshot, since_s: float) -> None:

@@ -69,13 +69,14 @@ def test_who_is_late_is_the_first_line_as_on_the_overview():
 
 
 class LongSteps(PlayedSession):
-    """Rank 0 is late in steps of so many seconds, rank 1 measures one step in `every`. Timelines come from
-    the moment they are asked for; from step `stands` on, no step ends.
+    """Rank 0 is late in steps of so many seconds (`in_turn`: in every other step); rank 1 measures one step
+    in `every`. Timelines come from the moment they are asked for; from step `stands` on, no step ends.
     """
 
-    def __init__(self, clock, step_s, stands=inf, every=1):
-        super().__init__([*arrival(), *self._steps(0, step_s)[::2]], hub_state=HubState.LIVE)
-        self.clock, self._step_s, self._stands, self._every = clock, step_s, stands, every
+    def __init__(self, clock, step_s, stands=inf, every=1, *, in_turn=False):
+        self._step_s, self._stands, self._every, self._in_turn = step_s, stands, every, in_turn
+        super().__init__([*arrival(), *self._steps(0)[::2]], hub_state=HubState.LIVE)
+        self.clock = clock
         self._watched, self._sent = False, 1
 
     def watch(self, ranks, bursts=0):
@@ -85,18 +86,18 @@ class LongSteps(PlayedSession):
     def tick(self):
         done = (self.clock.at_ns - T0) / S / self._step_s
         if self._watched and self._sent < min(done, self._stands):
-            made = self._steps(self._sent, self._step_s)
+            made = self._steps(self._sent)
             unmeasured_too = [*made[:2], unmeasured(1, self._sent, self._step_s * 1000)]
             self._batches.append(unmeasured_too if self._sent % self._every else made)
             self._sent += 1
         return super().tick()
 
-    @staticmethod
-    def _steps(number, step_s):
+    def _steps(self, number):
         """Totals and timeline of both ranks: they compute, then one all-reduce moves bytes for a tenth."""
         made = []
-        end_ms = round(step_s * 1000)
-        for rank, begins_ms in enumerate((round(0.9 * end_ms), round(0.6 * end_ms))):
+        end_ms = round(self._step_s * 1000)
+        begins = [round(0.9 * end_ms), round(0.6 * end_ms)]
+        for rank, begins_ms in enumerate(begins[::-1] if self._in_turn and number % 2 else begins):
             totals = step(
                 rank, number, compute=begins_ms, comm=end_ms - begins_ms, hidden=0, idle=0, stall=0
             )
@@ -110,25 +111,23 @@ class LongSteps(PlayedSession):
 
 
 @pytest.mark.parametrize(
-    ("step_s", "every", "stands", "said", "limit_s"),
+    ("session", "said", "limit_s"),
     [
-        (2.0, 1, inf, "rank 0 is late in 8 of 8 collectives", 24),
-        (1.0, 2, inf, "rank 0 is late in 8 of 8 collectives", 24),
-        (12.0, 1, inf, "Too few steps yet to say who is late.", 30),
-        (2.0, 1, 2, "Too few steps yet to say who is late.", 24),
+        ({"step_s": 2.0}, "rank 0 is late in 8 of 8 collectives", 18),
+        ({"step_s": 1.0, "every": 2}, "rank 0 is late in 8 of 8 collectives", 16),
+        ({"step_s": 1.0, "in_turn": True}, "No rank is clearly late.", 18),
+        ({"step_s": 12.0}, "Too few steps yet to say who is late.", 30),
+        ({"step_s": 1.0, "stands": 2}, "Too few steps yet to say who is late.", 20),
     ],
 )
-def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
-    step_s, every, stands, said, limit_s, monkeypatch, capsys
-):
+def test_who_is_late_in_long_steps_is_waited_for_within_bounds(session, said, limit_s, monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
     monkeypatch.setattr(following, "pause", lambda *_: None)
-    session = LongSteps(clock, step_s, stands, every)
-    page = render(settle_waits(session))
+    page = render(settle_waits(LongSteps(clock, **session)))
     assert said in page.splitlines()[1]
     assert clock.monotonic_s() <= limit_s + 2
-    assert "for 8 measured steps, to say who is late" in capsys.readouterr().err
+    assert "for 16 measured steps, to say who is late" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch):
