@@ -281,3 +281,24 @@ def test_findings_change_their_order_only_for_a_clear_difference():
     assert listed(*told, (3, [found("garbage_collection", 20), LOADING]))[-1] == (
         "garbage_collection data_loading"
     )
+
+
+def test_a_gain_that_comes_and_goes_is_not_known():
+    steady, unknown = SteadyFindings(), replace(LOADING, gain_ns=None)
+    looks = [
+        (0, unknown),
+        (1, LOADING),
+        (5, LOADING),
+        (6, unknown),
+        (7, LOADING),
+        (9, unknown),
+        (18.9, LOADING),
+    ]
+    looks += [(19, LOADING), (20, unknown), (21, LOADING, 9)]
+    gains = []
+    for second, told, *first_step in looks:
+        at_ns = SNAPSHOT.at_ns + round(second * S)
+        (each,) = steady.take(replace(SNAPSHOT, at_ns=at_ns, first_step=sum(first_step)), [told])
+        gains.append((second, each.gain_ns))
+    known = {second for second, gain_ns in gains if gain_ns is not None}
+    assert known == {1, 5, 19, 21}  # at once for the first time and after a change, after 10 s otherwise
