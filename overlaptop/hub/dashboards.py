@@ -39,7 +39,7 @@ _LINGER_MS = 200
 
 _OVER_ROOT = 2
 """Index of the connection to the root, after the two ROUTERs."""
-_OVER_ROOT_S = 0.5
+_OVER_ROOT_S = 0.8
 """Interval between batches over the root, which handles those of all hubs, once the history is sent. All
 hubs send at the same moments, so the root and its readers wake less often, and ranks are equally recent."""
 _OVER_ROOT_HISTORY_BYTES = 4 << 20

@@ -36,7 +36,7 @@ _ZAP = "inproc://zeromq.zap.01"
 _ID_BYTES = 8
 _FIRST_TRIPS = 4
 """Round trips to the root, one after the other, before a hub's clock is good enough to list the hub."""
-_GREET_S = 2.0
+_GREET_S = 3.0
 _GOODBYE = [b""]
 """From a hub that ends, so that the root need not wait for it."""
 _OPTIONS = (
