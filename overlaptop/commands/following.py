@@ -9,14 +9,14 @@ from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.report.who_is_late import CLEAR_STEPS
+from overlaptop.report.who_is_late import CLEAR_STEPS, needs_steps
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
 LIMIT_S = 3.0
 """Time limit for each rank's first step; a hub sends its history at once. Others count as unknown."""
 COMPARED_STEPS = 8
-"""Steps of all ranks needed before the late rank is printed. CLEAR_STEPS, if none is late."""
+"""Steps of all ranks needed before the late rank is printed. Up to CLEAR_STEPS, if none is clearly late."""
 MORE_STEPS = 4
 """Extra steps until the first measured one, and until the last has arrived."""
 BURST_S, WAITS_LIMIT_S = 8.0, 30.0
@@ -110,7 +110,7 @@ def settle_waits(session: Session) -> Snapshot:
     wanted = snapshot.compared
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
-    while not _is_late_rank_known(snapshot):
+    while len(snapshot.step_waits) < COMPARED_STEPS or needs_steps(snapshot):
         if (
             len(wanted) < 2
             or snapshot.totals.measured_step is None
@@ -122,20 +122,13 @@ def settle_waits(session: Session) -> Snapshot:
             break
         if limit_s > BURST_S and not announced:
             announced = True
-            print_message(
-                f"waiting up to {limit_s:.0f} s for {CLEAR_STEPS} measured steps, to say who is late"
-            )
+            print_message(f"waiting up to {limit_s:.0f} s for enough measured steps to say who is late")
         pause(session, TICK_S)
         snapshot = session.tick()
         if snapshot.compared != wanted:
             wanted = snapshot.compared
             session.watch(wanted)
     return snapshot
-
-
-def _is_late_rank_known(snapshot: Snapshot) -> bool:
-    steps, window = len(snapshot.step_waits), snapshot.wait_window
-    return steps >= (COMPARED_STEPS if window is not None and window.late else CLEAR_STEPS)
 
 
 def _waits_limit_s(snapshot: Snapshot) -> float:

@@ -144,11 +144,7 @@ def of_steps(snapshot: Snapshot) -> FirstLine | None:
         kind = Kind.MEASURING if is_to_come else Kind.UNKNOWN
         return FirstLine(f"who waits for whom is not known: {why}", f"not attributed: {why}", kind=kind)
     if not window.late:
-        is_sample = window.share >= window.worth_share and window.chances is not None
-        too_few = is_sample and not (
-            window.is_enough and (_is_trace(snapshot) or window.steps >= CLEAR_STEPS)
-        )
-        return _nobody_late(snapshot, TOO_FEW if too_few else NOBODY)
+        return _nobody_late(snapshot, TOO_FEW if needs_steps(snapshot) else NOBODY)
     if len(window.late) > 1:
         return _in_turn(snapshot, window)
     (late,) = window.late
@@ -173,6 +169,14 @@ def of_steps(snapshot: Snapshot) -> FirstLine | None:
         late_rank=late.rank,
         kind=Kind.LATE,
     )
+
+
+def needs_steps(snapshot: Snapshot) -> bool:
+    """Return whether waits cost time, and it takes more steps to say which rank is late or that none is."""
+    window = snapshot.wait_window
+    if window is None or window.late or window.share < window.worth_share or window.chances is None:
+        return False
+    return not (window.is_enough and (_is_trace(snapshot) or window.steps >= CLEAR_STEPS))
 
 
 def why_not_attributed(snapshot: Snapshot) -> str:
