@@ -1,6 +1,6 @@
 """How soon the dashboard names the slow rank, the cause and the line of the script, in jobs as users write.
 
-    python benchmarks/answers.py [--jobs trainer,ddp] [--faults dataset,lock] [--shares 0.5] [--gpus 0,1]
+    python benchmarks/answers.py [--jobs trainer,ddp] [--faults dataset,lock] [--shares 0.5]
     python benchmarks/answers.py --healthy 120
 
 Each job of `jobs/answers/` is started once, with two ranks. Rank 1 is made slow in one way after the other
@@ -109,7 +109,6 @@ def main() -> None:
     parser.add_argument("--on-s", type=float, default=14.0)
     parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
     parser.add_argument("--healthy", type=float, default=0.0, metavar="SECONDS", help="without any fault")
-    parser.add_argument("--gpus", default="", help="those of the jobs, such as 0,1")
     options = parser.parse_args()
     jobs = options.jobs.split(",")
     if options.healthy:
@@ -139,8 +138,6 @@ def watched(job: str, options: argparse.Namespace) -> tuple[list[Look], list[dic
             "ANSWERS_PLAN": " ".join(plan), "ANSWERS_LOG": str(switches), "PYTHONUNBUFFERED": "1",
             "ANSWERS_ON_S": str(options.on_s), "ANSWERS_OFF_S": str(options.off_s),
         }  # fmt: skip
-        if options.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = options.gpus
         for_all_s = options.healthy or len(plan) * (options.on_s + options.off_s) + START_S
         command = torchrun(2, SCRIPTS / JOBS[job])
         with (

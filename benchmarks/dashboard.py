@@ -73,9 +73,8 @@ def messages(
     rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool = True, late_rank: int | None = None
 ) -> list[Message]:
     """Return what a rank sends of one step: compute without a gap, buckets beside its second half."""
-    own_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100)
     delay_ns = 0 if late_rank is None else round(step_ns * LATE_SHARE)
-    late_ns = own_ns + delay_ns * (rank == late_rank)
+    late_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100) + delay_ns * (rank == late_rank)
     bucket_ns = step_ns * 2 // 5 // BUCKETS
     if step % DETAILED_EVERY:
         return [

@@ -1,6 +1,6 @@
 """What findings promise, against what the step loses once the fault is off.
 
-    python benchmarks/gains.py [--jobs ddp,fsdp2] [--faults dataset,gc] [--both-ms 0,15] [--gpus 0,1]
+    python benchmarks/gains.py [--jobs ddp,fsdp2] [--faults dataset,gc] [--both-ms 0,15]
 
 Rank 1 is slowed in one way after the other (`answers.py`). True is the step's median length with the fault
 less the mean of those before and after it, ± half of their difference. Promised is the largest gain of
@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("--both-ms", default="0,15", help="default: %(default)s")
     parser.add_argument("--on-s", type=float, default=20.0)
     parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
-    parser.add_argument("--gpus", default="", help="those of the jobs, such as 0,1")
     options = parser.parse_args()
     options.healthy = 0.0
     print_head("job", "both, ms", "fault", "step, ms", "true, ms", "promised, ms", "error, ms", "rules")

@@ -38,8 +38,7 @@ WAYS: dict[str, tuple[str, ...] | None] = {
 
 def options_of(text: str | None) -> argparse.ArgumentParser:
     """A parser whose help is a script's docstring."""
-    form = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(description=text, formatter_class=form)
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def in_turn(ways: Sequence[T], rounds: int) -> Iterator[tuple[T, ...]]:
@@ -101,9 +100,8 @@ def step_ms(way: str, options: argparse.Namespace) -> float:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         job = stack.enter_context(running(command, **pipes))
         assert job.stdout is not None
-        said = [
-            (time.monotonic(), int(line.split()[1])) for line in job.stdout if line.startswith(b"step ")
-        ]
+        steps = (int(line.split()[1]) for line in job.stdout if line.startswith(b"step "))
+        said = [(time.monotonic(), step) for step in steps]
         if way == "watched" and b'"type": "collective"' not in (folder / "records").read_bytes():
             raise SystemExit("watched: no timelines were read")
     said = said[WARMUP_REPORTS:-1]  # the last one is of the job's end

@@ -42,13 +42,11 @@ def main() -> None:
         with contextlib.nullcontext() if last else model.no_sync():
             model(inputs).square().mean().backward()
 
-    for _ in range(20):
-        micro_batch(last=False)
-    torch.cuda.synchronize()
-    began_s = time.perf_counter()
-    for _ in range(20):
-        micro_batch(last=False)
-    torch.cuda.synchronize()
+    for _ in range(2):  # the first time to warm up
+        began_s = time.perf_counter()
+        for _ in range(20):
+            micro_batch(last=False)
+        torch.cuda.synchronize()
     micro_batch_s = torch.tensor((time.perf_counter() - began_s) / 20, device="cuda")
     dist.broadcast(micro_batch_s, 0)
     count = max(1, round(options.step_ms / 1e3 / micro_batch_s.item()))
