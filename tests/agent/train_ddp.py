@@ -42,7 +42,8 @@ for _ in range(int(sys.argv[1])):
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item())
-    time.sleep(0.08)  # a change is made a second ahead, and takes as many steps as that is
+    if overlaptop.agent._agent is not None:
+        time.sleep(0.08)  # a change is made a second ahead, and takes as many steps as that is
     stop[0] = Path("stop").exists()
     dist.all_reduce(stop)
     if stop[0]:
