@@ -69,10 +69,11 @@ class Tracer:
         That user must not get our buffers, so all come back, complete or not.
         """
         with self._lock:
-            with contextlib.suppress(CuptiError):  # another tool may have finalised it
+            with contextlib.suppress(CuptiError):  # too many: their records are dropped anyway
                 self._buffers.look()
-                if self._tracing or self._buffers.outstanding:
-                    self._disable()
+            if self._tracing or self._buffers.outstanding:
+                self._disable()
+                with contextlib.suppress(CuptiError):  # another tool may have finalised it
                     self._cupti.flush(forced=True)
                     self._buffers.look()
             self._gathered.clear()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from overlaptop.agent.sources.cupti import library, tracer
 from overlaptop.agent.sources.cupti.buffers import MAX_BUFFERS
-from overlaptop.agent.sources.cupti.callbacks import BUFFER_BYTES
+from overlaptop.agent.sources.cupti.callbacks import BUFFER_BYTES, ENTRIES
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
     CONCURRENT_KERNEL,
@@ -287,6 +287,16 @@ def test_hand_over_brings_back_every_buffer(cupti, traced, when):
     cupti.refuses, cupti.buffer = "", None
     traced.start()
     assert cupti.registrations == 2
+    cupti.happens(correlation=2)
+    assert finish(traced) == [2]
+
+
+def test_hand_over_ends_tracing_also_when_the_agent_fell_behind(cupti, traced):
+    for _ in range(ENTRIES + 1):
+        complete(cupti.callbacks[1], 1, 0)
+    traced.hand_over()
+    assert (cupti.enabled, traced.outstanding) == (set(), 0)
+    traced.start()
     cupti.happens(correlation=2)
     assert finish(traced) == [2]
 
