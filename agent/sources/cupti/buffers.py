@@ -26,8 +26,6 @@ class Buffers:
         self._filled: dict[int, int] = {}
         """By address: the valid bytes."""
         self._looked_ns = now_ns()
-        self._free = ctypes.CDLL(None).free
-        self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
 
     @property
     def outstanding(self) -> int:
@@ -57,12 +55,12 @@ class Buffers:
         filled, self._filled = self._filled, {}
         for address, valid_bytes in filled.items():
             yield ctypes.string_at(address, valid_bytes)
-            self._free(address)
+            self._log.free(address)
 
     def discard(self) -> None:
         """Drop the contents of returned buffers, and expect no more: another user has taken CUPTI. Buffers
         that it still holds stay allocated.
         """
         while self._filled:
-            self._free(self._filled.popitem()[0])
+            self._log.free(self._filled.popitem()[0])
         self._held.clear()

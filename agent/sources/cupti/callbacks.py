@@ -103,7 +103,11 @@ class CallbackLog:
         self._log = np.zeros(2 + 2 * ENTRIES, dtype=np.uint64)
         """The count, then from word 2 on a buffer's address and the valid bytes of each entry."""
         self._read = 0
-        malloc = ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value or 0
+        allocator = ctypes.CDLL(None)
+        self.free = allocator.free
+        """Frees a buffer by its address."""
+        self.free.argtypes, self.free.restype = [ctypes.c_void_p], None
+        malloc = ctypes.cast(allocator.malloc, ctypes.c_void_p).value or 0
         code, complete_at = assemble(platform.machine(), malloc, self._log.ctypes.data)
         try:
             executable = _map(code)
