@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, write_trace
-from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.gather import HubGathering
@@ -30,7 +28,6 @@ from overlaptop.agent.knobs.change_bucket_size import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
-from overlaptop.agent.knobs.registry import Knobs
 from overlaptop.agent.knobs.script_knobs import DECLARED
 from overlaptop.agent.measuring import Measuring
 from overlaptop.agent.options import AgentOptions
@@ -80,8 +77,8 @@ class Agent:
         self._measuring = Measuring(self.barrier, self._notice)
         self._models = DdpModels(self.barrier)
         self._units = FsdpUnits(self.barrier)
-        buckets = BucketKnob(self._models)
-        self._knobs = Knobs(buckets.gradients, buckets, PrefetchKnobs(self._units), DECLARED)
+        self._buckets = BucketKnob(self._models)
+        self._knobs = self._buckets, PrefetchKnobs(self._units), DECLARED
         self.barrier.pending = lambda: self._executor is not None and self._executor.pending
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -182,7 +179,8 @@ class Agent:
         self._begun_by_optimizer = optimizer is not None
         try:
             if self._options.control:  # only commands compare the ranks' positions
-                self._knobs.note_step(self._step + 1)  # before another thread can see the new step
+                for knobs in self._knobs:
+                    knobs.note_step(self._step + 1)  # before another thread can see the new step
             if self.barrier.active:
                 self._measuring.boundary(self._step + 1, optimizer)
                 if self._thread_times is not None:
@@ -224,14 +222,12 @@ class Agent:
         self._introduce(sender)
         self._send_stacks(sender)
         self._send_steps(sender, executor)
-        executor.serve(sender.commands)
-        self._send_reports(sender)
+        executor.serve(sender.commands, sender.put_state)
         self._send_stalled(sender)
         if self._step >= 0:  # before that, the script is still building its model
-            if not executor.trying:  # report a knob only with its lasting value
-                self._knobs.serve(sender, sender.place.rank)
-            self._send_environment(sender)
-        self._telemetry.serve(sender, sender.place)
+            self._send_settings(sender)
+        if sender.connections:
+            self._telemetry.serve(sender.put_state, sender.place)
         if self._gathering is not None and self._place_confirmed:
             self._gathering.serve(sender)
         self._send_notices(sender)
@@ -253,13 +249,12 @@ class Agent:
                 return
             self._say_end(sender)  # end the rank that it was wrongly taken for
         self._executor = CommandExecutor(
-            found.rank,
+            found,
+            self._knobs,
             allowed=self._options.control,
             pace=self._pace,
-            make_action=partial(self._make_action, rank=found.rank, world_size=found.world_size),
+            capture=partial(self._capture, found.rank),
             notice=self._notice,
-            on_end=self._knobs.refresh,
-            speaks_for_node=found.starts_hub,
         )
         self._sender = Sender(found, self._script, self._recording)
 
@@ -279,13 +274,9 @@ class Agent:
         recent_ns = self._reports.recent_ns
         return StepProgress(self._step, min(recent_ns)) if recent_ns else None
 
-    def _make_action(self, command: Command, rank: int, world_size: int) -> Action:
-        if command.name == commands.CAPTURE:
-            write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
-            return Capture(commands.argument(command, "steps"), self._measuring.profilers, write)
-        if commands.is_delay(command):
-            return make_delay(command, rank, world_size)
-        return self._knobs.change(command)
+    def _capture(self, rank: int, command: Command) -> Capture:
+        write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
+        return Capture(commands.argument(command, "steps"), self._measuring.profilers, write)
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
         if (source := self._measuring.source) is not None:
@@ -317,19 +308,16 @@ class Agent:
         group = group_of_all() if self._steps is not None else None
         return collectives_begun(group) if group is not None else None
 
-    def _send_environment(self, sender: Sender) -> None:
-        """Send variables as they are after the first step began: the script may set some before."""
+    def _send_settings(self, sender: Sender) -> None:
+        """Send the environment as it is after the first step began: the script may set some before."""
         if self._environment is None:
             known = ((name, os.environ.get(name)) for name in ENVIRONMENT)
             variables = [EnvironmentVariable(name, value) for name, value in known if value is not None]
             threads = sys.modules["torch"].get_num_threads()
             self._environment = EnvironmentFacts(sender.place.rank, tuple(variables), threads)
         sender.put_state(self._environment)
-
-    def _send_reports(self, sender: Sender) -> None:
-        while self._executor is not None and self._executor.reports:
-            # The newest report is sent again to the next hub, as this hub may be ending.
-            sender.put_state(self._executor.reports.popleft())
+        if (gradients := self._buckets.gradients(sender.place.rank)) is not None:
+            sender.put_state(gradients)
 
     def _send_notices(self, sender: Sender) -> None:
         while self._notices:
@@ -373,6 +361,10 @@ class Agent:
                     self._look_for_place()
                 if self._sender is not None:
                     send(self._sender)
+
+    def _send_reports(self, sender: Sender) -> None:
+        if self._executor is not None:
+            self._executor.send_reports(sender.put_state)
 
     def _close(self) -> None:
         try:

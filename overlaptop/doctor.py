@@ -25,8 +25,8 @@ from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, sizes_for
 from overlaptop.agent.telemetry import nvml as nvml_library
 from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
-from overlaptop.agent.telemetry.gpm import Gpm
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
+from overlaptop.agent.telemetry.rates import Gpm
 from overlaptop.jobs import writable
 from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.gather_key import VARIABLE, GatherError, key_path, read_key

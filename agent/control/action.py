@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
+from overlaptop.wire.knobs import Knob
 
 CAPTURED, TRANSITIONAL, TRIAL = "captured", "transitional", "trial"
 """Marks, named like the fields of StepTotals."""
@@ -36,11 +39,10 @@ class StepMarks:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an action."""
+    """The result of an action, as in CommandReport."""
 
     text: str
     old: str = ""
-    """Old value, as in CommandReport."""
     new: str = ""
 
 
@@ -113,3 +115,84 @@ class SettingAction(Action):
         same = old == new
         text = f"{name} is {new} already" if same else f"{name} {old} → {new} at step {step:,}"
         self.outcome = Outcome(text, old, new)
+
+
+class KnobProvider(Protocol):
+    """One kind of knob: a setting of this process's job that can be changed while it runs."""
+
+    def knobs(self) -> Sequence[Knob]:
+        """Return the present knobs with their values. On the agent's thread."""
+
+    def action(self, knob: str, value: int | None) -> SettingAction:
+        """Return the action that sets a value on this rank; None: the script's value."""
+
+    def note_step(self, step: int) -> None:
+        """Remember this rank's position, if needed, as a step begins. On the training thread."""
+
+
+class KnobTrial(Action):
+    """One rank's part in trying a value: it is set at the agreed step and taken back n steps later.
+
+    All ranks know both steps from the agreement on. So all restore the old value at the same step, even if
+    the dashboard or the hub is gone or the agent no longer measures.
+    """
+
+    acts = "trying"
+    done = "tried"
+    together = True
+    mark = TRIAL_SWITCH
+
+    def __init__(self, setting: SettingAction, steps: int) -> None:
+        """``setting`` sets the value; it is undone ``steps`` steps after the agreed one."""
+        self._setting = setting
+        self._steps = steps
+        self._is_set = False
+        self._undoing: SettingAction | None = None
+        self._end: int | None = None
+        """The step at which the value is restored, once the trial has begun."""
+
+    def refusal(self) -> str:
+        return self._setting.refusal()
+
+    def position(self, step: int) -> Position:
+        return self._setting.position(step)
+
+    def changes_settings(self, step: int) -> bool:
+        """Return True except while the tried value is in force."""
+        return not self._is_set or self._end is None or step >= self._end
+
+    def boundary(self, step: int) -> bool:
+        """Set the value, keep it, and restore the old one at the end; later if setting was slow."""
+        if self._end is None:
+            self._end = step + self._steps
+        if not self._is_set:
+            if self._setting.boundary(step):
+                return True
+            self._is_set, self.mark = True, TRIAL
+        if step < self._end:
+            return True
+        if self._undoing is None:
+            self._undoing, self.mark = self._setting.undoing(), TRIAL_SWITCH
+        try:
+            return self._undoing.boundary(step)
+        except Exception as fault:
+            if raised_by_job(fault):
+                raise
+            raise RuntimeError(self._why_it_stays(fault)) from fault
+
+    def finish(self) -> Outcome:
+        assert self._undoing is not None, "asked once the trial is over"
+        try:
+            self._undoing.finish()
+        except RuntimeError as fault:
+            raise RuntimeError(self._why_it_stays(fault)) from fault
+        tried = self._setting.finish()
+        same = tried.old == tried.new
+        text = tried.text if same else f"{tried.text}, back at step {self._end:,}"
+        return Outcome(text, tried.old, tried.new)
+
+    def abandon(self) -> None:
+        (self._undoing or self._setting).abandon()
+
+    def _why_it_stays(self, fault: Exception) -> str:
+        return f"the tried value {self._setting.outcome.new} stays: {fault}"

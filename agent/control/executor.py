@@ -9,11 +9,13 @@ at each boundary.
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.control.action import Action, Outcome, StepMarks, brief
+from overlaptop.agent.control.action import Action, KnobProvider, KnobTrial, Outcome, StepMarks, brief
+from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
     RESOLVE_S,
@@ -25,6 +27,7 @@ from overlaptop.agent.control.two_phase_commit import (
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread
+from overlaptop.agent.placement import RankPlacement
 from overlaptop.wire import commands
 from overlaptop.wire.commands import (
     ACCEPTED,
@@ -36,6 +39,8 @@ from overlaptop.wire.commands import (
     Command,
     CommandReport,
 )
+from overlaptop.wire.knobs import MAX_KNOBS, Knob, KnobFacts
+from overlaptop.wire.schema import Message
 
 NOT_ALLOWED = f"{commands.HOW_TO_ALLOW} commands"
 LATE_S = 10.0
@@ -48,6 +53,8 @@ FINISH_S = 20.0
 GIVE_UP_S = 1.0
 """Longest wait at the job's end for this rank's withdrawal to reach the others."""
 MAX_KNOWN = 64
+LOOK_S = 2.0
+"""Seconds between two checks for knobs that changed without a command."""
 
 
 class LocalExecution:
@@ -202,44 +209,57 @@ class CommandExecutor:
 
     def __init__(
         self,
-        rank: int,
+        place: RankPlacement,
+        knobs: Sequence[KnobProvider],
         *,
         allowed: bool,
         pace: Callable[[], StepProgress | None],
-        make_action: Callable[[Command], Action],
+        capture: Callable[[Command], Action],
         notice: Callable[[str, str], None],
-        on_end: Callable[[], None],
-        speaks_for_node: bool,
     ) -> None:
-        """``pace()``: this rank's progress; None before it has measured a step. ``make_action``: raises
-        ValueError with one line if the command does not apply. ``notice(level, text)``: shows a text on
-        the dashboard. ``on_end()``: called when a command has ended. Both are called on any thread.
-        ``speaks_for_node``: this rank sends the notices that are alike on all ranks of the node.
+        """``pace()``: this rank's progress; None before it has measured a step. ``capture``: makes the
+        action of such a command. ``notice(level, text)`` shows a text on the dashboard; it is called on any
+        thread.
         """
         self.armed: LocalExecution | None = None
         """The command that the training thread calls at boundaries; None nearly always."""
-        self.reports: deque[CommandReport] = deque()
         self.marks = StepMarks()
-        self._rank = rank
+        self._place = place
+        self._knobs = knobs
         self._allowed = allowed
         self._pace = pace
-        self._make_action = make_action
+        self._capture = capture
         self._notice = notice
-        self._on_end = on_end
-        self._speaks_for_node = speaks_for_node
+        self._reports: deque[CommandReport] = deque()
         self._known: deque[str] = deque(maxlen=MAX_KNOWN)
         self._current: LocalExecution | None = None
         self._threads: list[Thread] = []
         self._ending = False
+        self._knobs_due_s = 0.0
+        self._has_knobs = False
 
-    def serve(self, waiting: deque[Command]) -> None:
-        """Take the hub's commands. On the agent's thread."""
+    def serve(self, waiting: deque[Command], put_state: Callable[[Message], None]) -> None:
+        """Take the hub's commands, and send reports and knobs. In each round of the agent's thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive]
         while waiting and not self._ending:
             command = waiting.popleft()
             if command.id not in self._known:
                 self._known.append(command.id)
                 self._take(command)
+        self.send_reports(put_state)
+        current = self._current
+        is_trying = current is not None and current.command.name == commands.TRIAL  # no lasting value
+        if not is_trying and self._pace() is not None and monotonic() >= self._knobs_due_s:
+            self._knobs_due_s = monotonic() + LOOK_S
+            known = tuple(knob for knob, _ in self._all_knobs())
+            self._has_knobs = self._has_knobs or bool(known)
+            if self._has_knobs:
+                put_state(KnobFacts(self._place.rank, known))
+
+    def send_reports(self, put_state: Callable[[Message], None]) -> None:
+        while self._reports:
+            # The newest report is sent again to the next hub, as this hub may be ending.
+            put_state(self._reports.popleft())
 
     def close(self) -> None:
         """The job ends: stop commands, but let a trace be written. On the thread that ends the job."""
@@ -250,12 +270,6 @@ class CommandExecutor:
         for thread in self._threads:
             # If Python ends while a thread is inside the store's C++, the process aborts.
             thread.join(max(0.0, give_up_s - monotonic()))
-
-    @property
-    def trying(self) -> bool:
-        """Whether a trial is in progress: knobs may have temporary values."""
-        current = self._current
-        return current is not None and current.command.name == commands.TRIAL
 
     @property
     def pending(self) -> bool:
@@ -280,23 +294,22 @@ class CommandExecutor:
 
     def report(self, command: Command, state: str, step: int | None, outcome: Outcome) -> None:
         """Report a command's state to the hub and in a notice. Any thread."""
-        self.reports.append(
+        self._reports.append(
             CommandReport(
-                self._rank, command.id, command.name, now_ns(), state, step,
+                self._place.rank, command.id, command.name, now_ns(), state, step,
                 outcome.text, outcome.old, outcome.new,
             )
         )  # fmt: skip
         if state in (*ENDED_WELL, *ENDED_BADLY):
-            self._on_end()
-        # A text that names a rank is alike on all ranks, so one rank sends it.
-        alone = self._speaks_for_node or not commands.names_a_rank(outcome.text)
-        if state in ENDED_BADLY and alone:
+            self._knobs_due_s = 0.0
+        speaks_for_node = self._place.starts_hub  # a text that names a rank is alike on all ranks
+        if state in ENDED_BADLY and (speaks_for_node or not commands.names_a_rank(outcome.text)):
             self._notice("warning", f"no {command.name}: {outcome.text}")
         elif state == UNKNOWN:
             self._notice("warning", f"not known whether {command.name} was obeyed: {outcome.text}")
-        elif state == ACCEPTED and self._speaks_for_node:
+        elif state == ACCEPTED and speaks_for_node:
             self._notice("info", f"{commands.describe(command)}, asked by {command.by}")
-        elif state == CHANGED and self._speaks_for_node:
+        elif state == CHANGED and speaks_for_node:
             self._notice("info", f"{outcome.text}, asked by {command.by}")
 
     def present_pace(self) -> StepProgress:
@@ -318,14 +331,15 @@ class CommandExecutor:
             self._current.end(reason)
 
     def _take(self, command: Command) -> None:
-        action, (state, why) = None, self._objection(command)
+        state, why, action = "refused", self._objection(command), None
+        if self._allowed and self._current is not None:
+            state, why = "busy", f"another command is under way: {commands.describe(self._current.command)}"
         if not why:
             try:
                 action = self._make_action(command)
+                why = action.refusal()
             except ValueError as fault:
                 why = str(fault)
-            else:
-                why = action.refusal()
         if why or action is None:
             self.report(command, state, None, Outcome(why))
             if len(self._threads) < MAX_THREADS:
@@ -334,23 +348,40 @@ class CommandExecutor:
         self._current = LocalExecution(self, command, action)
         self._threads.append(Thread(self._current.run))
 
-    def _objection(self, command: Command) -> tuple[str, str]:
-        """Return state and reason of a refusal that does not depend on the action; no reason: none."""
-        why = ""
+    def _objection(self, command: Command) -> str:
+        """Why any command is refused now, whatever its action; empty: it is not."""
         if not self._allowed:
-            why = NOT_ALLOWED
-        elif self._current is not None:
-            return "busy", f"another command is under way: {commands.describe(self._current.command)}"
-        elif (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
-            why = f"it came {late_s:.0f} s late"
-        elif self._pace() is None:
-            why = "no step has been measured yet: try again when steps are counted"
-        return "refused", why
+            return NOT_ALLOWED
+        if (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
+            return f"it came {late_s:.0f} s late"
+        return "" if self._pace() else "no step has been measured yet: try again when steps are counted"
+
+    def _make_action(self, command: Command) -> Action:
+        """Raises ValueError with one line if there is no such knob or rank, or the value is refused."""
+        if command.name == commands.CAPTURE:
+            return self._capture(command)
+        if commands.is_delay(command):
+            return make_delay(command, self._place.rank, self._place.world_size)
+        known = {knob.name: (knob, provider) for knob, provider in self._all_knobs()}
+        if command.knob not in known:
+            raise ValueError(f"there is no knob {command.knob}; there is: {', '.join(known) or 'none'}")
+        knob, provider = known[command.knob]
+        if command.name == commands.RESTORE:
+            return provider.action(knob.name, None)
+        value = commands.argument(command, "value")
+        # The bounds of a knob that refuses may be meaningless.
+        if why := knob.refusal or knob.fault(value):
+            raise ValueError(why)
+        setting = provider.action(knob.name, value)
+        is_trial = command.name == commands.TRIAL
+        return KnobTrial(setting, commands.argument(command, "steps")) if is_trial else setting
+
+    def _all_knobs(self) -> list[tuple[Knob, KnobProvider]]:
+        known = ((knob, provider) for provider in self._knobs for knob in provider.knobs())
+        return list(islice(known, MAX_KNOBS))
 
     def _decline(self, command: Command, why: str) -> None:
         with contextlib.suppress(Exception):  # if it fails, the others time out waiting for this rank
-            commit = join_commit(
+            join_commit(
                 command.id, self.present_pace, lambda _step: None, lambda _step: ANY_POSITION, RESOLVE_S
-            )
-            commit.refuse(f"refuses: {why}")
-            commit.clean_up()
+            ).refuse(f"refuses: {why}")

@@ -44,8 +44,6 @@ RESOLVE_S = 5.0
 RESOLVE_TOGETHER_S = 240.0
 """The same, for actions that hang the job if one rank does not act. A long wait is better, though always
 shorter than the timeout of the others' collectives (see `join_commit`)."""
-SETTLE_S = 30.0
-"""For all ranks to read the decision, before rank 0 deletes the keys."""
 
 COMMIT = "commit"
 _ABORT = "abort"
@@ -83,44 +81,31 @@ class Decision:
     """Why no rank acts, with the number of the rank concerned."""
 
 
+@dataclass
 class TwoPhaseCommit:
     """One rank's part in one commit. `run` runs on a separate thread."""
 
-    def __init__(
-        self,
-        store: "Store | None",
-        rank: int,
-        world_size: int,
-        pace: Callable[[], StepProgress],
-        arm: Callable[[int], None],
-        position: Callable[[int], Position] = lambda _step: ANY_POSITION,
-        *,
-        timeout_s: float = ANSWER_TIMEOUT_S,
-        period_s: float = PERIOD_S,
-        notice_s: float = NOTICE_S,
-        reconnect: "Callable[[], Store] | None" = None,
-        resolve_limit_s: float = 0.0,
-    ) -> None:
-        """``store``: used by this commit alone; None if there are no other ranks. No call waits for a key
-        to appear. ``reconnect()``: makes another store on a new connection. ``resolve_limit_s``: how long
-        to look for a decision through it.
+    store: "Store"
+    """Used by this commit alone. No call waits for a key to appear."""
+    rank: int
+    world_size: int
+    pace: Callable[[], StepProgress]
+    arm: Callable[[int], None]
+    """``arm(step)`` makes the training thread call `resolve` at the beginning of ``step``; it stays armed
+    until the caller learns the decision."""
+    position: Callable[[int], Position] = lambda _step: ANY_POSITION
+    """For a step that has begun; raises LookupError if it is unknown."""
+    reconnect: "Callable[[], Store] | None" = None
+    """Makes another store on a new connection."""
+    resolve_limit_s: float = 0.0
+    """How long to look for a decision through another connection, and to wait for one at the step."""
+    timeout_s: float = ANSWER_TIMEOUT_S
+    period_s: float = PERIOD_S
+    notice_s: float = NOTICE_S
 
-        ``arm(step)`` makes the training thread call `resolve` at the beginning of ``step``; it stays armed
-        until the caller learns the decision. ``position(step)``: for a step that has begun; raises
-        LookupError if it is unknown.
-        """
-        self._shared_store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._pace = pace
-        self._arm = arm
-        self._position_of = position
-        self._timeout_s = timeout_s
-        self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
-        self._notice_s = max(notice_s, 5 * self._period_s)
-        self._reconnect = reconnect
-        self.resolve_limit_s = resolve_limit_s
-        """See `__init__`; the training thread also waits no longer for a decision."""
+    def __post_init__(self) -> None:
+        self.period_s *= max(1.0, self.world_size / RANKS_A_PERIOD)
+        self.notice_s = max(self.notice_s, 5 * self.period_s)
         self.voted = False
         """True once the others may commit."""
         self._wake = threading.Event()
@@ -136,19 +121,18 @@ class TwoPhaseCommit:
         """Agree with all ranks on a step, or learn that there is none. Raises the store's exceptions."""
         try:
             try:
-                decision = self._alone() if self._shared_store is None else self._together()
+                decision = self._agree()
             except Exception as fault:
                 if not self.voted:
                     raise  # no rank acts without this one
                 decision = self._look_again(fault)
         except BaseException as fault:
-            self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
+            self._decide(Decision(None, f"rank {self.rank}: the job's store failed: {fault}"[:300]))
             raise
         return self._decide(decision)
 
     def refuse(self, reason: str) -> Decision:
-        alone = self._shared_store is None
-        return self._decide(Decision(None, reason) if alone else self._abort(self._rank, reason))
+        return self._decide(self._abort(reason))
 
     def resolve(self) -> Decision | None:
         """Return the decision now: the training thread waits at the planned step. Any thread.
@@ -173,77 +157,58 @@ class TwoPhaseCommit:
             self._job_ends.set()
         self._wake.set()
 
-    def clean_up(self, settle_s: float = SETTLE_S) -> None:
-        """Delete the keys once every rank has read the decision.
-
-        Deleted earlier, a rank that finds no decision would believe there is none. If some rank never reads
-        it, the decision stays in the store: a few bytes.
+    def clean_up(self) -> None:
+        """Delete the keys that only rank 0 reads. The plan and the decision stay in the store: a rank that
+        finds none would believe that there is none.
         """
-        if self._shared_store is None:
-            return
-        self._store.add("settled", 1)
-        if self._rank != 0:
-            return
-        give_up_s = monotonic() + settle_s
-        pause = threading.Event()
-        while (settled := self._store.add("settled", 0)) < self._world_size and monotonic() < give_up_s:
-            pause.wait(self._period_s)
-        for rank in range(self._world_size):
-            for kind in ("ready", "armed"):
-                self._store.delete_key(f"{kind}/{rank}")
-        self._store.delete_key("plan")
-        if settled >= self._world_size:
-            for key in ("settled", "decision"):
-                self._store.delete_key(key)
-
-    @property
-    def _store(self) -> "Store":
-        assert self._shared_store is not None, "asked only where there are others"
-        return self._shared_store
+        if self.rank == 0:
+            for key in (*self._of_all("ready"), *self._of_all("armed")):
+                self.store.delete_key(key)
 
     def _decide(self, decision: Decision) -> Decision:
         self._decision = decision
         self._decided.set()
         return decision
 
-    def _alone(self) -> Decision:
-        self._arm_for(self._plan_after([self._pace()]))
-        return Decision(self._plan)
-
-    def _together(self) -> Decision:
+    def _agree(self) -> Decision:
         began_s = monotonic()
-        pace = self._pace()
-        self._store.set(f"ready/{self._rank}", f"{pace.step} {pace.step_ns}")
-        if self._rank == 0:
-            if decision := self._await(self._of_all("ready"), began_s + self._timeout_s, "does not answer"):
+        pace = self.pace()
+        self.store.set(f"ready/{self.rank}", f"{pace.step} {pace.step_ns}")
+        if self.rank == 0:
+            if decision := self._await(self._of_all("ready"), began_s + self.timeout_s, "does not answer"):
                 return decision
-            paces = [self._read_pace(rank) for rank in range(self._world_size)]
-            since = min(pace.step for pace in paces)
-            self._store.set("plan", f"{self._plan_after(paces)} {since}")
+            self.store.set("plan", self._make_plan())
         # Wait longer than rank 0: it knows better which rank is missing.
-        elif decision := self._await(["plan"], began_s + 2 * self._timeout_s, "makes no plan"):
+        elif decision := self._await(["plan"], began_s + 2 * self.timeout_s, "makes no plan"):
             return decision
-        plan, since = map(int, self._store.get("plan").split())
+        plan, since = map(int, self.store.get("plan").split())
         try:
-            position = self._position_of(since)
+            position = self.position(since)
         except LookupError as fault:
-            return self._abort(self._rank, str(fault))
-        self._arm_for(plan)
+            return self._abort(str(fault))
+        self._plan = plan
+        self.arm(plan)
         # Arm first, check the step afterwards: a step that begins in between finds itself armed.
-        if self._pace().step >= plan:
-            return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
+        if self.pace().step >= plan:
+            return self._abort(f"was past step {plan} already: steps are too quick to agree")
         self.voted = True  # set before reading what `abandon` wrote; its caller reads `voted` afterwards
         if self._abandoned:
             self.voted = False
-            return self._abort(self._rank, self._abandoned)
-        self._store.set(f"armed/{self._rank}", f"{position.group}\n{position.text}")
-        if self._rank == 0:
-            decision = self._await(self._of_all("armed"), monotonic() + self._timeout_s, "does not answer")
+            return self._abort(self._abandoned)
+        self.store.set(f"armed/{self.rank}", f"{position.group}\n{position.text}")
+        if self.rank == 0:
+            decision = self._await(self._of_all("armed"), monotonic() + self.timeout_s, "does not answer")
             decision = decision or self._compare_positions(since)
-            return decision or self._read(self._store.compare_set("decision", "", COMMIT))
-        decision = self._await([], monotonic() + 2 * self._timeout_s, "decides nothing")
+            return decision or self._read(self.store.compare_set("decision", "", COMMIT))
+        decision = self._await([], monotonic() + 2 * self.timeout_s, "decides nothing")
         assert decision is not None, "waiting for the decision ends with one"
         return decision
+
+    def _make_plan(self) -> str:
+        paces = [self.store.get(key).split() for key in self._of_all("ready")]
+        steps, lengths_ns = ([int(pace[at]) for pace in paces] for at in (0, 1))
+        notice = math.ceil(self.notice_s * 1e9 / max(1, min(lengths_ns)))
+        return f"{max(steps) + LEAST_NOTICE_STEPS + notice} {min(steps)}"
 
     def _look_again(self, fault: Exception) -> Decision:
         """The store failed when all may have agreed: learn the decision through another connection.
@@ -251,38 +216,25 @@ class TwoPhaseCommit:
         Raises the fault if that fails within `resolve_limit_s`.
         """
         give_up_s = monotonic() + self.resolve_limit_s
-        while self._reconnect is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
+        while self.reconnect is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
             try:
-                self._shared_store = self._reconnect()
-                return self._abort(self._rank, f"lost the job's store for a moment: {fault}"[:300])
+                self.store = self.reconnect()
+                return self._abort(f"lost the job's store for a moment: {fault}"[:300])
             except Exception:  # noqa: BLE001 - the store may come back
-                self._job_ends.wait(10 * self._period_s)
+                self._job_ends.wait(10 * self.period_s)
         raise fault
-
-    def _arm_for(self, plan: int) -> None:
-        self._plan = plan
-        self._arm(plan)
-
-    def _plan_after(self, paces: list[StepProgress]) -> int:
-        shortest_ns = max(1, min(pace.step_ns for pace in paces))
-        steps = math.ceil(self._notice_s * 1e9 / shortest_ns)
-        return max(pace.step for pace in paces) + LEAST_NOTICE_STEPS + steps
-
-    def _read_pace(self, rank: int) -> StepProgress:
-        step, step_ns = self._store.get(f"ready/{rank}").split()
-        return StepProgress(int(step), int(step_ns))
 
     def _compare_positions(self, since: int) -> Decision | None:
         first: dict[str, tuple[int, str]] = {}
-        for rank in range(self._world_size):
-            among, _, words = self._store.get(f"armed/{rank}").decode(errors="replace").partition("\n")
+        for rank, key in enumerate(self._of_all("armed")):
+            among, _, words = self.store.get(key).decode(errors="replace").partition("\n")
             other, expected = first.setdefault(among, (rank, words))
             if words != expected:
-                return self._abort(rank, f"began step {since} {words}, but rank {other} {expected}")
+                return self._abort(f"began step {since} {words}, but rank {other} {expected}", rank)
         return None
 
     def _of_all(self, kind: str) -> list[str]:
-        return [f"{kind}/{rank}" for rank in range(self._world_size)]
+        return [f"{kind}/{rank}" for rank in range(self.world_size)]
 
     def _await(self, keys: list[str], deadline_s: float, complaint: str) -> Decision | None:
         """Wait for all these keys (returns None) or for a decision; without keys, for the decision.
@@ -290,29 +242,28 @@ class TwoPhaseCommit:
         At the deadline this rank tries to abort; the ``complaint`` names the first missing rank.
         """
         while True:
-            if self._store.check(["decision"]):
-                return self._read(self._store.get("decision"))
+            if self.store.check(["decision"]):
+                return self._read(self.store.get("decision"))
             if self._abandoned:
-                return self._abort(self._rank, self._abandoned)
+                return self._abort(self._abandoned)
             if self._waits_at_step:
-                late = f"was not ready for step {self._plan}"
-                return self._abort(*self._missing(self._of_all("armed"), late))
-            if keys and self._store.check(keys):
+                return self._abort_for(self._of_all("armed"), f"was not ready for step {self._plan}")
+            if keys and self.store.check(keys):
                 return None
             if monotonic() >= deadline_s:
-                return self._abort(*self._missing(keys, complaint))
-            self._wake.wait(self._period_s)
+                return self._abort_for(keys, complaint)
+            self._wake.wait(self.period_s)
 
-    def _missing(self, keys: list[str], complaint: str) -> tuple[int, str]:
-        """Return the first rank whose key is missing, and the complaint with the number of other ranks."""
-        missing = [key for key in keys if "/" in key and not self._store.check([key])]
-        if not missing:
-            return 0, complaint
+    def _abort_for(self, keys: list[str], complaint: str) -> Decision:
+        """Abort because of the first rank whose key is missing."""
+        missing = [int(key.partition("/")[2]) for key in keys if "/" in key and not self.store.check([key])]
         more = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
-        return int(missing[0].partition("/")[2]), complaint + more
+        return self._abort(complaint + more, missing[0] if missing else 0)
 
-    def _abort(self, rank: int, reason: str) -> Decision:
-        return self._read(self._store.compare_set("decision", "", f"{_ABORT} {rank} {reason}"))
+    def _abort(self, reason: str, rank: int | None = None) -> Decision:
+        """``rank``: the one to blame; None: this one."""
+        blamed = self.rank if rank is None else rank
+        return self._read(self.store.compare_set("decision", "", f"{_ABORT} {blamed} {reason}"))
 
     def _read(self, value: bytes) -> Decision:
         text = value.decode(errors="replace")
@@ -342,31 +293,32 @@ def join_commit(
     RuntimeError if there are other ranks and the job's store cannot be shared.
     """
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore  # ImportError: this torch has no torch.distributed
 
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
         limit_s = min(resolve_limit_s, RESOLVE_S)
-        return TwoPhaseCommit(None, 0, 1, pace, arm, position, resolve_limit_s=limit_s)
-    store, timeout_s = job_store(key), shortest_timeout_s()
+        return TwoPhaseCommit(HashStore(), 0, 1, pace, arm, position, resolve_limit_s=limit_s)
+    reconnect, timeout_s = partial(job_store, key), shortest_timeout_s()
     # Without a known timeout take the longest wait: to withdraw while others act surely ends the job.
     max_stall_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
+    limit_s = min(resolve_limit_s, max_stall_s)
     return TwoPhaseCommit(
-        store, dist.get_rank(), dist.get_world_size(), pace, arm, position,
-        reconnect=partial(job_store, key), resolve_limit_s=min(resolve_limit_s, max_stall_s),
-    )  # fmt: skip
+        reconnect(), dist.get_rank(), dist.get_world_size(), pace, arm, position, reconnect, limit_s
+    )
 
 
 def job_store(key: str) -> "Store":
     """Return the job's store for this commit, on a new connection. Raises RuntimeError."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore, PrefixStore
 
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
         # A new connection: a blocked call holds no lock that the job's own calls need.
         own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
         # Cloning a HashStore (ranks that are threads of one process) returns the same store.
-        base = getattr(own, "_underlying_non_prefix_store", own)
-        if not isinstance(base, dist.HashStore):  # type: ignore[attr-defined]  # public, torch forgot to say
+        if not isinstance(getattr(own, "_underlying_non_prefix_store", own), HashStore):
             own.set_timeout(STORE_TIMEOUT)
     except (AttributeError, NotImplementedError, RuntimeError) as fault:
         raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
-    return dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
+    return PrefixStore(f"overlaptop/{key}", own)

@@ -250,7 +250,7 @@ FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
 
 
 class BucketKnob:
-    """Reports the bucket size and the gradients in the buckets. See registry.KnobProvider."""
+    """Reports the bucket size and the gradients in the buckets. See KnobProvider."""
 
     def __init__(self, models: DdpModels) -> None:
         self._models = models

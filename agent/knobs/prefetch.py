@@ -235,7 +235,7 @@ class PrefetchAction(SettingAction):
 
 
 class PrefetchKnobs:
-    """The knobs of both passes. See registry.KnobProvider."""
+    """The knobs of both passes. See KnobProvider."""
 
     def __init__(self, units: FsdpUnits) -> None:
         self._units = units

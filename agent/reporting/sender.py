@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic, sleep
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
@@ -25,7 +26,7 @@ from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import Gathered
 from overlaptop.wire.joining import TurnedAway, Watch
-from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -56,6 +57,7 @@ class Sender:
         self.connections = 0
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By message type: the newest state and its frame; the frame is empty if encoding failed."""
+        self._refused: set[type] = set()
         self._script, self._recording = script, recording
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -86,29 +88,37 @@ class Sender:
 
     def put_state(self, message: Message) -> None:
         """Queue a message if it differs from the last of its type, and again on each new connection, which
-        may lead to a new hub. Raises WireError, once for the same message.
+        may lead to a new hub. If it cannot be encoded, a notice says so, once for its type.
         """
         kind = type(message)
         last, _ = self._states.get(kind, (None, b""))
         if last is message or last == message:
             return
-        self._states[kind] = message, b""
-        frame = codec.frame(codec.encode(message))
+        try:
+            frame = codec.frame(codec.encode(message))
+        except codec.WireError as fault:  # a machine may exceed a message's limits
+            frame = b""
+            if kind not in self._refused:
+                self._refused.add(kind)
+                text = f"no {kind.__name__}: {fault}"[:400]
+                warn(text)
+                self.put(Notice(self.place.rank, now_ns(), "warning", text))
         self._states[kind] = message, frame
-        self._enqueue(frame)
-
-    def _enqueue(self, frame: bytes) -> None:
-        self._queue.append(frame)
-        self._queued_bytes += len(frame)
-        while self._queued_bytes > MAX_QUEUED_BYTES:
-            self._queued_bytes -= len(self._queue.popleft())
-            self.dropped += 1
+        if frame:
+            self._enqueue(frame)
 
     def put_step(self, message: StepTotals | StepDetail) -> None:
         """Queue a step. One that cannot be encoded (no length, or months) is dropped and counted."""
         try:
             self.put(message)
         except codec.WireError:
+            self.dropped += 1
+
+    def _enqueue(self, frame: bytes) -> None:
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        while self._queued_bytes > MAX_QUEUED_BYTES:
+            self._queued_bytes -= len(self._queue.popleft())
             self.dropped += 1
 
     def pump(self) -> None:

@@ -12,7 +12,7 @@ from overlaptop.agent.sources.base import Source
 from overlaptop.agent.sources.events import EventsSource
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.agent.sources.kernels import KernelsSource
-from overlaptop.agent.telemetry.machine_monitor import JobGpu
+from overlaptop.agent.telemetry.telemetry import JobGpu
 from overlaptop.timeline.lanes import LaneRules
 
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from overlaptop.agent.telemetry import pcie
 from overlaptop.agent.telemetry.numa import GpuPlace
 from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError, pci_bus_id, text
+from overlaptop.agent.telemetry.rates import PAYLOAD_BYTES, WRITE_BYTES
 from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite, Unknown
 
 T = TypeVar("T")
@@ -26,6 +26,16 @@ _CHANGING = {
 
 _PCIE_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """By nvmlGpuTopologyLevel_t: the path as nvidia-smi's matrix names it."""
+
+_PCIE_LANES = {
+    1: (2_500_000_000, 8, 10),
+    2: (5_000_000_000, 8, 10),
+    3: (8_000_000_000, 128, 130),
+    4: (16_000_000_000, 128, 130),
+    5: (32_000_000_000, 128, 130),
+    6: (64_000_000_000, 1, 1),
+}
+"""By generation: transfers per second, and the line code as payload bits of total bits."""
 
 _NODE_SET_WORDS = 16
 """Words of 64 nodes: the kernel supports 1,024 nodes at most."""
@@ -143,12 +153,14 @@ class GpuFacts:
         return HZ_PER_MHZ * int(self._call("nvmlDeviceGetMaxClockInfo", domain))
 
     def _pcie_peak(self, generation: int | None, width: int | None) -> int:
+        """Return the peak payload rate in one direction, in full write packets."""
         if generation is None or width is None:
             raise NvmlError("generation or width is not known")
-        peak = pcie.peak_bytes_per_s(generation, width)
-        if peak is None:
+        if generation not in _PCIE_LANES:
             raise NvmlError(f"PCIe {generation}.0 is not known here")
-        return peak
+        transfers_per_s, of_code, code = _PCIE_LANES[generation]
+        packet_bytes = PAYLOAD_BYTES + WRITE_BYTES
+        return transfers_per_s * width * of_code * PAYLOAD_BYTES // (code * 8 * packet_bytes)
 
     def _active_links(self) -> tuple[int, ...]:
         """Return the numbers of the active NVLinks; raises NvmlError if none of them answers.

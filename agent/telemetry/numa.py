@@ -1,17 +1,43 @@
-"""Watches the CPUs that a rank may use and uses, whether they are near its GPU, and how to change them."""
+"""Watches the CPUs that a rank may use and uses, whether they are near its GPU, and how to change them.
+
+Affinity and memory policy belong to threads. The process's are those of its main thread, which /proc/self
+shows to any reading thread. The job's other threads begin with a copy of them.
+"""
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.telemetry import process
-from overlaptop.agent.telemetry.files import UnavailableError, format_list
-from overlaptop.agent.telemetry.process import MemoryPolicy
+from overlaptop.agent.telemetry.files import (
+    UnavailableError,
+    entries,
+    format_list,
+    opened,
+    parse_list,
+    read_text,
+)
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
+
+MAX_THREADS = 256
+THREADS_AT_A_TIME = 32
+"""Each costs about 10 us of CPU time, and three waits for the GIL of at most 5 ms."""
+MAX_STAT_BYTES = 4096
+HEAD_BYTES = 256
+"""Covers the program's own mappings. The heap follows, for which the kernel takes 10 ms per GiB."""
+
+_CPUS_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
+_POLICY = re.compile(
+    r"^[0-9a-f]+ (default|local|prefer(?: \(many\))?|bind|(?:weighted )?interleave)"
+    r"(?:=[a-z|]+)?(?::([\d,-]*))?(?: |$)",
+    re.MULTILINE,
+)
+
 
 TORCHRUN = "torchrun --numa-binding=node"
 NEEDS = "torch 2.9 and numactl"
@@ -30,6 +56,151 @@ class GpuPlace:
     """Nodes whose memory is next to the GPU; empty: NVML does not say."""
     memory_node: int | None = None
     """Node of the GPU's own memory (Grace-Hopper), not of the CPUs next to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """The nodes from which the kernel allocates the process's memory."""
+
+    nodes: frozenset[int]
+    """Empty: the node of the CPU that touches a page first."""
+    text: str
+    """In the kernel's format: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+
+
+def affinity() -> Collection[int]:
+    """Return the CPUs of the main thread, online or not; empty if unknown."""
+    try:
+        return os.sched_getaffinity(os.getpid())
+    except OSError:
+        return ()
+
+
+def cpu_set(root: Path) -> frozenset[int]:
+    """Return the online CPUs that the process may use. Raises UnavailableError."""
+    status = root / "proc/self/status"
+    allowed = _CPUS_ALLOWED.search(read_text(status))
+    if allowed is None:
+        raise UnavailableError(f"{status} has no Cpus_allowed_list")
+    cpus = parse_list(allowed[1])
+    try:
+        return cpus & parse_list(read_text(root / "sys/devices/system/cpu/online"))
+    except UnavailableError:
+        return cpus
+
+
+def memory_policy(root: Path) -> MemoryPolicy:
+    """Return the most frequent policy of the process's first mappings. Raises UnavailableError.
+
+    A mapping without its own policy shows the main thread's. The kernel inspects only the mappings that are
+    read, so the first ones cost microseconds in a process of any size.
+    """
+    path = root / "proc/self/numa_maps"
+    with opened(path) as descriptor:
+        head = os.read(descriptor, HEAD_BYTES)
+    whole_words = head[: max(head.rfind(b" "), head.rfind(b"\n")) + 1].decode("ascii", "replace")
+    seen = Counter((match[1], match[2] or "") for match in _POLICY.finditer(whole_words))
+    if not seen:
+        raise UnavailableError(f"{path} names no policy")
+    (kind, nodes), _ = seen.most_common(1)[0]
+    return MemoryPolicy(parse_list(nodes), f"{kind}:{nodes}" if nodes else kind)
+
+
+def cgroup_cpus(root: Path) -> frozenset[int] | None:
+    """Return the CPUs that the process's cgroup allows; None if unknown.
+
+    The process cannot leave this set by itself.
+    """
+    for folder, version in _cgroups(root, "cpuset"):
+        name = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
+        try:
+            cpus = parse_list(read_text(folder / name))
+        except UnavailableError:
+            continue
+        if cpus:
+            return cpus
+    return None
+
+
+def cpu_limit(root: Path) -> float | None:
+    """Return the CPU limit of the process's cgroups, in CPUs for all their processes, as set by docker's
+    ``--cpus`` and Kubernetes' ``limits.cpu``; None: no limit, or unknown.
+    """
+    limits = []
+    for folder, version in _cgroups(root, "cpu"):
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            words = " ".join(read_text(folder / name) for name in names).split()
+            quota_us, period_us = map(int, words)  # "max" is no number; -1 means no limit
+        except (UnavailableError, ValueError):
+            continue
+        if quota_us > 0 and period_us > 0:
+            limits.append(quota_us / period_us)
+    return min(limits, default=None)
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of the process's cgroup and its ancestors, innermost first, for each cgroup version
+    that may have the controller.
+    """
+    try:
+        lines = read_text(root / "proc/self/cgroup").splitlines()
+    except UnavailableError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            base, version = root / "sys/fs/cgroup", 2
+        elif controller in controllers.split(","):
+            base, version = root / "sys/fs/cgroup" / controller, 1
+        else:
+            continue
+        # In a container the path may be the host's, or leave the mounted part.
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts), -1, -1):
+            yield base.joinpath(*parts[:depth]), version
+
+
+class ThreadPlaces:
+    """Counts the CPUs that the process's threads last ran on, a few threads at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.cpus: Counter[int] | None = None
+        """Threads by CPU they last ran on; None before the first round is complete."""
+        self.reason = "still being read"
+        """Why `cpus` is None or incomplete; empty: it is complete."""
+        self._folder = root / "proc/self/task"
+        self._waiting: list[str] = []
+        self._round: Counter[int] = Counter()
+        self._cut = ""
+
+    def read(self) -> None:
+        """Read the next threads; never raises."""
+        if not self._waiting:
+            try:
+                names = [name for name in entries(self._folder) if name.isdecimal()]
+            except UnavailableError as reason:
+                self.cpus, self.reason = None, str(reason)
+                return
+            self._cut = f"{MAX_THREADS} of {len(names)} threads were read" * (len(names) > MAX_THREADS)
+            self._waiting, self._round = names[:MAX_THREADS], Counter()
+        now, self._waiting = self._waiting[:THREADS_AT_A_TIME], self._waiting[THREADS_AT_A_TIME:]
+        for name in now:
+            cpu = self._last_cpu(name)
+            if cpu is not None:
+                self._round[cpu] += 1
+        if not self._waiting:
+            self.cpus, self.reason = self._round, self._cut
+
+    def _last_cpu(self, name: str) -> int | None:
+        try:
+            with opened(self._folder / name / "stat") as descriptor:
+                line = os.read(descriptor, MAX_STAT_BYTES)  # the kernel returns all of it at once
+            # The second field, the thread's name in parentheses, may contain any character.
+            return int(line.rpartition(b")")[2].split()[36])  # field 39 in total
+        except (UnavailableError, ValueError, IndexError):
+            return None  # the thread has ended
 
 
 def gpu_node(topology: Topology, gpu: GpuPlace) -> int | None:
@@ -56,7 +227,7 @@ class NumaMonitor:
         """``gpu`` None: the rank uses no GPU."""
         self._rank = rank
         self._root = root
-        self._threads = process.ThreadPlaces(root)
+        self._threads = ThreadPlaces(root)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
         torch = sys.modules.get("torch")
         has_option = torch is not None and torch.__version__ >= FIRST_TORCH
@@ -68,38 +239,35 @@ class NumaMonitor:
         if gpu is not None:
             self._gpu_node = gpu_node(topology, gpu)
             self._gpu_memory_node = gpu.memory_node
-            if gpu.memory_node is None:
-                self._gpu_memory_node = topology.gpu_memory_node(gpu.pci_bus_id)
             self._nic = topology.nic_near(gpu.pci_bus_id)
             if self._gpu_node is None:
                 why = f"neither sysfs nor NVML names one node for {gpu.pci_bus_id}"
                 self._unknown_for_good["gpu_node"] = why
             if self._nic is None and topology.nics:
                 self._unknown_for_good["nic"] = f"the adapter nearest to {gpu.pci_bus_id} is not known"
-        # A process cannot be far from a GPU's memory node, which has no CPUs.
-        self._topology = topology.with_gpu_memory((self._gpu_memory_node,))
+        self._topology = topology
 
     def is_moved(self) -> bool:
         """Whether the allowed CPUs have changed since `facts`: one system call."""
-        return process.affinity() != self._affinity
+        return affinity() != self._affinity
 
     def facts(self) -> NumaFacts:
         """Read the present placement and judge it. Unknown values raise nothing."""
-        self._affinity = process.affinity()
+        self._affinity = affinity()
         unknown = dict(self._unknown_for_good)
         cpus, policy = None, None
         try:
-            cpus = process.cpu_set(self._root)
+            cpus = cpu_set(self._root)
         except UnavailableError as reason:
             unknown["cpu_set"] = str(reason)
         try:
-            policy = process.memory_policy(self._root)
+            policy = memory_policy(self._root)
         except UnavailableError as reason:
             unknown["memory_policy"] = str(reason)
         self._threads.read()
         unknown["threads_by_node"] = self._threads.reason
         state, sentence, advice = self._judge(cpus, policy)
-        limit = process.cpu_limit(self._root)
+        limit = cpu_limit(self._root)
         return NumaFacts(
             rank=self._rank,
             gpu_node=self._gpu_node,
@@ -176,8 +344,8 @@ class NumaMonitor:
         cpus = self._topology.cpus_by_node.get(node)
         if cpus is None:
             return ""
-        cgroup_cpus = process.cgroup_cpus(self._root)
-        if cgroup_cpus is not None and not cgroup_cpus & cpus:
+        given = cgroup_cpus(self._root)
+        if given is not None and not given & cpus:
             return f"the job's cgroup has CPUs of {_nodes(now)} only: have it given {format_list(cpus)}"
         return self._numactl(node, "--all ")
 

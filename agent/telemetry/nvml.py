@@ -91,19 +91,14 @@ class NvmlError(Exception):
     def __init__(self, reason: str, name: str = "") -> None:
         """``name``: NVML's error, as ``NVML_ERROR_TIMEOUT``; empty if no NVML function was called."""
         super().__init__(reason)
-        self._name = name
         self.lasting = not name or name in _LASTING
         """Whether retrying is useless."""
         self.means_none = name in ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
         """Whether the GPU lacks the part (a link, a counter)."""
 
-    def again(self) -> "NvmlError":
-        """Return a copy: an exception that is raised twice keeps the frames of both."""
-        return NvmlError(str(self), self._name)
 
-
-NOT_YET = NvmlError("the first of two readings", "NVML_ERROR_NOT_READY")
-"""Why the first rate is missing."""
+NOT_YET = "the first of two readings", "NVML_ERROR_NOT_READY"
+"""Why the first rate is missing: reason and name."""
 
 
 class Nvml:

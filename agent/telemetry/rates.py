@@ -1,17 +1,42 @@
-"""Samples a GPU and its links twice a second, by the best method the GPU and driver offer."""
+"""Samples a GPU and its links twice a second, by the best method the GPU and driver offer.
 
+All of NVML's PCIe measurements (GPM, byte counters, throughput) count whole packets. For copies in packets
+of 256 bytes between an H200 and pinned memory they report 280/256 of the payload towards the host, where a
+packet is a write, and 276/256 towards the GPU, where it answers a read. That is exactly the overhead in the
+specification. So the rates here subtract it, as if all packets were full; small packets carry less payload.
+"""
+
+import contextlib
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.telemetry.gpm import METRICS, Figure, Gpm
 from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, NOT_YET, Nvml, NvmlError
-from overlaptop.agent.telemetry.pcie import payload_of
 from overlaptop.wire.devices import DeviceSample, Unknown
 
+MIB = 1 << 20
 ALL_LINKS = 0xFFFFFFFF
+PAYLOAD_BYTES = 256
+"""Payload of a full packet in servers. Some desktops have 128, with 4 % more headers."""
+_FRAME_BYTES = 8
+"""Start, sequence number and checksum, in generations 3 to 5."""
+WRITE_BYTES = 16 + _FRAME_BYTES
+_ANSWER_BYTES = 12 + _FRAME_BYTES
+_AROUND = {"pcie_tx_bytes_per_s": WRITE_BYTES, "pcie_rx_bytes_per_s": _ANSWER_BYTES}
+"""By field of DeviceSample, overhead bytes of one packet."""
 
+_METRICS = {
+    "nvlink_rx_bytes_per_s": "NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC",
+    "nvlink_tx_bytes_per_s": "NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC",
+    "pcie_rx_bytes_per_s": "NVML_GPM_METRIC_PCIE_RX_PER_SEC",
+    "pcie_tx_bytes_per_s": "NVML_GPM_METRIC_PCIE_TX_PER_SEC",
+    "sm_activity": "NVML_GPM_METRIC_SM_UTIL",
+    "tensor_activity": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "dram_activity": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+"""GPM's metric by field of DeviceSample."""
 _COUNTERS = {
     "nvlink_rx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS, 1 << 10),
     "nvlink_tx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS, 1 << 10),
@@ -35,8 +60,16 @@ _CAUSES = {
     0x400: "reliability",
 }
 
-Way = Callable[[], Any]
-"""Reads one value; raises NvmlError."""
+Figure = int | float | NvmlError
+"""Bytes per second, a share in [0, 1], or why it is unknown."""
+
+
+def payload_of(name: str, bytes_per_s: int) -> int:
+    """Return the payload rate, assuming full packets.
+
+    ``name``: ``pcie_tx_bytes_per_s`` or ``pcie_rx_bytes_per_s``.
+    """
+    return round(bytes_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + _AROUND[name]))
 
 
 def throttle_words(reasons: int) -> tuple[str, ...]:
@@ -48,6 +81,66 @@ def throttle_words(reasons: int) -> tuple[str, ...]:
     if reasons & _HARDWARE and not reasons & 0xC0:  # otherwise one of its two possible causes is listed
         words = ("hardware slowdown", *words)
     return words
+
+
+class Gpm:
+    """GPM, the GPU's performance monitor (Hopper and newer): its activity between two samples.
+
+    Alternates two sample buffers. The request for all metrics is built once: it has 477 entries.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        """Raises NvmlError if the GPU or the driver has no GPM."""
+        self._nvml = nvml
+        self._handle = handle
+        self._buffers: list[Any] = []
+        self._filled = False
+        """Whether the newer buffer holds a sample."""
+        if not nvml.call("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice:
+            raise NvmlError("the GPU has no GPM: it came with Hopper")
+        library = nvml.library
+        request = library.c_nvmlGpmMetricsGet_t()
+        request.version = library.NVML_GPM_METRICS_GET_VERSION
+        self._places: dict[str, Any] = dict(zip(_METRICS, request.metrics, strict=False))
+        for name, place in self._places.items():
+            place.metricId = getattr(library, _METRICS[name])
+        request.numMetrics = len(self._places)
+        self._request = request
+        try:
+            for _ in range(2):
+                self._buffers.append(nvml.call("nvmlGpmSampleAlloc"))
+        except NvmlError:
+            self.close()
+            raise
+
+    def read(self) -> dict[str, Figure]:
+        """Return the activity since the last read, by field of DeviceSample.
+
+        Raises NvmlError if the GPU gives no sample. The next read then starts over.
+        """
+        has_earlier, self._filled = self._filled, False
+        self._nvml.call("nvmlGpmSampleGet", self._handle, self._buffers[1])
+        self._buffers.reverse()
+        self._filled = True
+        if not has_earlier:
+            raise NvmlError(*NOT_YET)
+        self._request.sample2, self._request.sample1 = self._buffers
+        self._nvml.call("nvmlGpmMetricsGet", self._request)
+        return {name: self._figure(name, place) for name, place in self._places.items()}
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            with contextlib.suppress(NvmlError):
+                self._nvml.call("nvmlGpmSampleFree", buffer)
+        self._buffers.clear()
+
+    def _figure(self, name: str, place: Any) -> Figure:
+        if place.nvmlReturn != 0:
+            return self._nvml.error(place.nvmlReturn)
+        value: float = place.value
+        if not math.isfinite(value) or value < 0:
+            return NvmlError("NVML gave no number", "NVML_ERROR_UNKNOWN")
+        return round(value * MIB) if name.endswith("_bytes_per_s") else min(1.0, value / 100)
 
 
 class Rates:
@@ -66,8 +159,8 @@ class Rates:
             self._gpm = Gpm(nvml, handle)
         except NvmlError as refusal:
             self._by_gpm = refusal
-        self._ways: dict[str, list[Way]] = {
-            **{name: [partial(self._from_gpm, name)] for name in METRICS},
+        self._ways: dict[str, list[Callable[[], Any]]] = {
+            **{name: [partial(self._from_gpm, name)] for name in _METRICS},
             "memory_used_bytes": [self._memory_without_reserve, self._memory],
             "power_mw": [partial(self._call, "nvmlDeviceGetPowerUsage")],
             "sm_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_SM)],
@@ -84,7 +177,6 @@ class Rates:
             self._ways[name].append(partial(self._counted, name))
             if name in _PCIE_THROUGHPUTS:
                 self._ways[name].append(partial(self._pcie_throughput, name))
-                self._ways[name] = [partial(self._payload, name, way) for way in self._ways[name]]
             elif nvlinks == 0:
                 self._ways[name].clear()
                 self._refused[name] = "no NVLink is up"
@@ -92,10 +184,18 @@ class Rates:
     def sample(self) -> DeviceSample:
         """Return the activity of the last half second; fields that cannot be read are None."""
         if self._gpm is not None:
-            self._read_gpm(self._gpm)
+            try:
+                self._by_gpm = self._gpm.read()
+            except NvmlError as refusal:
+                self._by_gpm = refusal
+                if refusal.lasting:  # for example, a GPU divided by MIG
+                    self.close()
         at_ns = now_ns()
         missing: dict[str, str] = {}
         figures = {name: self._ask(name, missing) for name in self._ways}
+        for name in _PCIE_THROUGHPUTS:
+            if figures[name] is not None:
+                figures[name] = payload_of(name, figures[name])
         unknown = tuple(Unknown(name, reason) for name, reason in missing.items())
         return DeviceSample(self._rank, at_ns, **figures, unknown=unknown)
 
@@ -121,18 +221,10 @@ class Rates:
     def _call(self, function: str, *arguments: Any) -> Any:
         return self._nvml.call(function, self._handle, *arguments)
 
-    def _read_gpm(self, gpm: Gpm) -> None:
-        try:
-            self._by_gpm = gpm.read()
-        except NvmlError as refusal:
-            self._by_gpm = refusal
-            if refusal.lasting:  # for example, a GPU divided by MIG
-                self.close()
-
     def _from_gpm(self, name: str) -> int | float:
         figure = self._by_gpm if isinstance(self._by_gpm, NvmlError) else self._by_gpm[name]
         if isinstance(figure, NvmlError):
-            raise figure.again()
+            raise figure.with_traceback(None)  # otherwise it would keep the frames of each raise
         return figure
 
     def _counted(self, name: str) -> int:
@@ -149,7 +241,7 @@ class Rates:
             raise NvmlError("the counter has 32 bits only")
         self._last[name] = count, value.timestamp
         if last is None:
-            raise NOT_YET.again()
+            raise NvmlError(*NOT_YET)
         counted, passed_us = count - last[0], int(value.timestamp) - last[1]
         if passed_us <= 0 or counted < 0:
             raise NvmlError("the counter began anew", "NVML_ERROR_NOT_READY")
@@ -159,9 +251,6 @@ class Rates:
         """Measure over 20 ms. The call blocks, but releases the GIL."""
         direction = getattr(self._nvml.library, _PCIE_THROUGHPUTS[name])
         return 1000 * int(self._call("nvmlDeviceGetPcieThroughput", direction))
-
-    def _payload(self, name: str, way: Way) -> int:
-        return payload_of(name, way())
 
     def _memory_without_reserve(self) -> int:
         """Return used memory as nvidia-smi counts it: without the driver's own reserve."""

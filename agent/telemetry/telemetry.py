@@ -6,19 +6,25 @@ telemetry and nothing else.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import Thread
-from overlaptop.agent.telemetry.machine_monitor import Facts, JobGpu, MachineMonitor
-from overlaptop.agent.telemetry.nvml import import_library
-from overlaptop.wire.codec import WireError
-from overlaptop.wire.devices import DeviceSample
+from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
+from overlaptop.agent.telemetry.nic import NicMonitor
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor, gpu_node
+from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
+from overlaptop.agent.telemetry.rates import Rates
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuSite, MachineFacts, Unknown
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -33,6 +39,18 @@ DEVICE_EVERY = 20
 MAX_UNSENT = 64
 STOP_S = 0.1
 """Longest wait at the agent's end for a running NVML call."""
+NO_GPU = "the job computes on no GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpu:
+    """The job's GPU, as torch names it."""
+
+    uuid: str
+    """``GPU-...`` as in NVML. A MIG slice has a UUID that NVML does not list. Empty: unknown."""
+    pci_bus_id: str
+    """``0000:1b:00.0``; empty: unknown."""
+    name: str
 
 
 def until_next_s(now_s: float) -> float:
@@ -42,18 +60,6 @@ def until_next_s(now_s: float) -> float:
     """
     left_s = PERIOD_S - now_s % PERIOD_S
     return left_s if left_s > PERIOD_S / 4 else left_s + PERIOD_S
-
-
-class MessageQueue(Protocol):
-    """The interface to reporting.sender.Sender, which this package must not import."""
-
-    connections: int
-
-    def put(self, message: Message) -> None:
-        """Queue a message. Raises WireError."""
-
-    def put_state(self, message: Message) -> None:
-        """Queue a message if it differs from the last of its type. Raises WireError."""
 
 
 class Telemetry:
@@ -67,10 +73,7 @@ class Telemetry:
         """The GPU to watch, once known. It is a new tuple each time the GPU may have changed."""
         self._ending = threading.Event()
         self._thread: Thread | None = None
-        self._samples: deque[DeviceSample] = deque(maxlen=MAX_UNSENT)
-        self._facts: dict[type, Facts] = {}
-        self._refused: set[type] = set()
-        """Types of facts that do not fit in a message."""
+        self._messages: deque[Message] = deque(maxlen=MAX_UNSENT)
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
         """Watch the GPU that `find` returns, None for a job without one. On the job's thread."""
@@ -87,14 +90,15 @@ class Telemetry:
                 raise
             self._end(fault)
 
-    def serve(self, queue: MessageQueue, place: "RankPlacement") -> None:
+    def serve(self, put_state: Callable[[Message], None], place: "RankPlacement") -> None:
         """Start the thread if needed, and send its messages. In each round of the agent's thread."""
         if self._over or self._followed is None:
             return
         try:
             if self._thread is None and not self._ending.is_set():
                 self._thread = Thread(partial(self._run, place))
-            self._send(queue)
+            while self._messages:
+                put_state(self._messages.popleft())
         except Exception as fault:  # noqa: BLE001 - the agent must go on measuring
             self._end(fault)
 
@@ -104,33 +108,14 @@ class Telemetry:
         if self._thread is not None:
             self._thread.join(STOP_S)
 
-    def _send(self, queue: MessageQueue) -> None:
-        if queue.connections == 0:
-            return  # keep the newest samples here: the sender's queue would keep older ones, too
-        for facts in self._facts.copy().values():
-            self._put(queue.put_state, facts)
-        while self._samples:
-            self._put(queue.put, self._samples.popleft())
-
-    def _put(self, put: Callable[[Message], None], message: Facts | DeviceSample) -> None:
-        try:
-            put(message)
-        except WireError as fault:  # a machine may exceed a message's limits
-            kind = type(message)
-            if kind not in self._refused:
-                self._refused.add(kind)
-                self._report(f"no {kind.__name__}: {fault}")
-
     def _end(self, fault: Exception) -> None:
         if self._over:
             return
         self._over = True
         self._ending.set()
-        self._report(f"no telemetry: {type(fault).__name__}: {fault}")
-
-    def _report(self, text: str) -> None:
-        warn(text[:400])
-        self._notice("warning", text[:400])
+        text = f"no telemetry: {type(fault).__name__}: {fault}"[:400]
+        warn(text)
+        self._notice("warning", text)
 
     def _run(self, place: "RankPlacement") -> None:
         try:
@@ -145,21 +130,107 @@ class Telemetry:
         except Exception as fault:  # noqa: BLE001 - the job and the rest of the agent go on
             self._end(fault)
 
-    def _watch(self, watch: MachineMonitor, followed: tuple[JobGpu | None]) -> None:
+    def _watch(self, watch: "MachineMonitor", followed: tuple[JobGpu | None]) -> None:
         """Watch until the end, or until the GPU to watch changes."""
-        for facts in watch.first_facts():
-            self._keep(facts)
+        self._messages.extend(watch.first_facts())
         for period in count(1):
             if self._ending.wait(until_next_s(time())) or self._followed is not followed:
                 return
             sample = watch.sample()
             if sample is not None:
-                self._samples.append(sample)
+                self._messages.append(sample)
             if period % NUMA_EVERY == 0 or watch.numa.is_moved():
-                self._keep(watch.numa.facts())
+                self._messages.append(watch.numa.facts())
             if period % DEVICE_EVERY == 0:
-                self._keep(watch.device())
+                self._messages.append(watch.device())
 
-    def _keep(self, facts: Facts) -> None:
-        if self._facts.get(type(facts)) != facts:
-            self._facts[type(facts)] = facts
+
+class MachineMonitor:
+    """Monitors the machine under one rank: NVML for its GPU, the kernel for everything else.
+
+    One thread uses it. A missing value is never an error.
+    """
+
+    def __init__(self, rank: int, host: str, gpu: JobGpu | None) -> None:
+        """``gpu`` None: the job uses no GPU."""
+        self._rank = rank
+        self._host = host
+        self._topology = Topology.read()
+        self._nvml: Nvml | None = None
+        self._gpus: tuple[GpuSite, ...] = ()
+        """The GPUs that NVML shows."""
+        self._gpu_facts: GpuFacts | None = None
+        self._rates: Rates | None = None
+        self._why_no_gpus = NO_GPU
+        at: GpuPlace | None = None
+        if gpu is None:  # NVML would wake idle GPUs
+            self._device = without_nvml(rank, "", "", NO_GPU)
+        else:
+            at = GpuPlace(gpu.pci_bus_id) if gpu.pci_bus_id else None
+            try:
+                at = self._reach(gpu)
+            except NvmlError as refusal:
+                self.close()
+                self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
+        self.numa = NumaMonitor(rank, self._topology, at)
+        nic = self._topology.nic_near(at.pci_bus_id) if at is not None else None
+        self._nic = NicMonitor(nic.name) if nic is not None else None
+
+    def first_facts(self) -> Iterator[Message]:
+        """Yield all facts as they are read."""
+        unknown = self._topology.unknown
+        if not self._gpus:
+            unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
+        topology = self._topology
+        yield MachineFacts(self._rank, self._host, topology.nodes, topology.nics, self._gpus, unknown)
+        yield self.device()
+        yield self.numa.facts()
+
+    def device(self) -> DeviceFacts:
+        """Return the GPU's facts, with those that may change read again."""
+        if self._gpu_facts is not None:
+            self._device = self._gpu_facts.read_again(self._device)
+            if self._nic is not None:
+                self._device = replace(self._device, nic_errors=self._nic.errors())
+        return self._device
+
+    def sample(self) -> DeviceSample | None:
+        """Return the activity of the GPU and its adapter; None if NVML shows no GPU."""
+        sample = self._rates.sample() if self._rates is not None else None
+        return self._nic.add_rates(sample) if sample is not None and self._nic is not None else sample
+
+    def close(self) -> None:
+        if self._rates is not None:
+            self._rates.close()
+        if self._nvml is not None:
+            self._nvml.close()
+        self._rates = self._gpu_facts = self._nvml = None
+
+    def _reach(self, gpu: JobGpu) -> GpuPlace:
+        """Find the job's GPU in NVML and read its facts; raises NvmlError."""
+        try:
+            self._nvml = nvml = Nvml.open()
+            sites = nvml.gpus()
+        except NvmlError as refusal:
+            self._why_no_gpus = str(refusal)
+            raise
+        self._why_no_gpus = "NVML shows none"
+        places = {site.uuid: place(nvml, site) for site in sites}
+        self._topology = self._topology.with_gpu_memory({at.memory_node for at in places.values()})
+        self._gpus = tuple(
+            replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
+        )
+        site = _site_of(gpu, self._gpus)
+        self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus)
+        self._device = self._gpu_facts.read()
+        self._rates = Rates(nvml, self._rank, nvml.handle(site.uuid), self._device.nvlink_count)
+        return places[site.uuid]
+
+
+def _site_of(gpu: JobGpu, sites: tuple[GpuSite, ...]) -> GpuSite:
+    """Find the GPU by its UUID, else by its address; raises NvmlError if NVML shows neither."""
+    for name in ("uuid", "pci_bus_id"):
+        for site in sites:
+            if getattr(site, name) == getattr(gpu, name) != "":
+                return site
+    raise NvmlError(f"NVML does not show the job's GPU ({gpu.uuid or gpu.pci_bus_id or gpu.name})")

@@ -32,7 +32,6 @@ _NODE = re.compile(r"node(\d{1,5})")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _MEMORY_KIB = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 _RATE_GBPS = re.compile(r"^(\d{1,6}(?:\.\d+)?) Gb/sec")
-_GPU_MEMORY_NODE = re.compile(r"^Node:\s+(\d{1,5})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class Topology:
         unknown: list[Unknown] = []
         nodes: list[NumaNode] = []
         cpus_by_node: dict[int, frozenset[int]] = {}
-        gpu_memory = frozenset(_gpu_memory_nodes(root).values())
         try:
             for number in _node_numbers(root):
                 folder = root / f"sys/devices/system/node/node{number}"
@@ -65,7 +63,7 @@ class Topology:
                 memory_bytes = int(kib) << 10 if kib is not None else None
                 if not cpus and memory_bytes == 0:
                     continue  # reserved for future memory: Grace-Hopper keeps some for parts of its GPU
-                nodes.append(NumaNode(number, text, memory_bytes, not cpus and number in gpu_memory))
+                nodes.append(NumaNode(number, text, memory_bytes))
                 if any(cpus & others for others in cpus_by_node.values()):
                     raise UnavailableError(f"node {number} has CPUs that another node has, too")
                 if cpus:
@@ -108,7 +106,7 @@ class Topology:
         return _only(self.cpus_by_node)
 
     def with_gpu_memory(self, marked: Collection[int | None]) -> "Topology":
-        """Return the topology with these nodes also marked as GPU memory."""
+        """Return the topology with these nodes marked as GPU memory."""
         return replace(
             self,
             nodes=tuple(
@@ -123,10 +121,6 @@ class Topology:
         If one node has all CPUs, it is that node, though firmware then often names none.
         """
         return _node_of(self._device(bus_id), self.only_node)
-
-    def gpu_memory_node(self, bus_id: str) -> int | None:
-        """Return the node of this GPU's memory, from NVIDIA's driver in /proc."""
-        return _gpu_memory_nodes(self._root).get(bus_id)
 
     def nic_near(self, bus_id: str) -> Nic | None:
         """Return the adapter nearest to a device: by the common part of their PCI paths, then by node.
@@ -159,13 +153,6 @@ def _node_numbers(root: Path) -> list[int]:
     if not 0 < len(numbers) <= MAX_NODES:
         raise UnavailableError(f"{folder} names {len(numbers)} nodes; 1 to {MAX_NODES} are read")
     return numbers
-
-
-def _gpu_memory_nodes(root: Path) -> dict[str, int]:
-    """Return the node of each GPU whose memory is a node, by PCI address."""
-    folder = root / "proc/driver/nvidia/gpus"  # absent without NVIDIA's driver
-    nodes = {name: find(folder / name / "numa_status", _GPU_MEMORY_NODE) for name in names_in(folder)}
-    return {name: int(node) for name, node in nodes.items() if node is not None}
 
 
 def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:

@@ -1,7 +1,6 @@
 """What one rank does with a command: refuse it, or agree, act and report; and never harm the job."""
 
 import threading
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -9,10 +8,9 @@ from msgspec.structs import replace
 
 from overlaptop.agent.control import executor
 from overlaptop.agent.control.two_phase_commit import TwoPhaseCommit
-from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
-from overlaptop.workloads.catalog import WORKLOADS
-from tests.agent.control.commanded_rank import ENDED, LIMIT_S, Changing, Recording, barrier_of
+from overlaptop.wire.knobs import Knob, KnobFacts
+from tests.agent.control.conftest import ENDED, LIMIT_S, Changing, Recording
 from tests.processes import eventually
 
 
@@ -31,18 +29,15 @@ def test_command_acts_once_and_is_reported_step_by_step(make_job):
     order = ("accepted", "agreed", "recording", "writing", "written")
     assert sorted(job.reported, key=lambda said: order.index(said[0])) == [
         ("accepted", None, ""),
-        ("agreed", first, ""),
-        ("recording", first, ""),
-        ("writing", first, ""),
+        *((state, first, "") for state in order[1:4]),
         ("written", first, "/there/rank0.json.gz"),
     ]
-    assert {(report.rank, report.command) for report in job.executor.reports} == {(3, command.id)}
+    assert {(report.rank, report.command) for report in job.reports} == {(3, command.id)}
     job.receive(command)
     assert job.action.seen == [first, first + 1]
     assert job.action.threads == {threading.current_thread()}
     assert job.executor.armed is None
     assert job.notices == [("info", f"capture (steps 2), asked by {command.by}")]
-    assert job.ends == 1
 
 
 @pytest.mark.parametrize(
@@ -51,10 +46,9 @@ def test_command_acts_once_and_is_reported_step_by_step(make_job):
         ({"allowed": False}, {}, "start the job with --control"),
         ({"measured": False}, {}, "no step has been measured yet"),
         ({"action": Recording(refuses="its profiler runs")}, {}, "its profiler runs"),
-        ({"action": ValueError("there is no knob depth")}, {}, "there is no knob depth"),
         ({}, {"at_ns": 1}, "s late"),
     ],
-    ids=["not allowed", "not measured", "the action", "its maker", "late"],
+    ids=["not allowed", "not measured", "the action", "late"],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(make_job, job, command, words):
     job = make_job(**job)
@@ -63,7 +57,55 @@ def test_what_cannot_be_done_is_refused_with_the_reason(make_job, job, command, 
     assert state == "refused"
     assert words in text
     assert job.notices == [("warning", f"no capture: {text}")]
-    assert getattr(job.action, "seen", []) == []
+    assert job.action.seen == []
+
+
+KNOB = Knob("depth", 2, "2", "1", 0, 4)
+
+
+class Provided:
+    def __init__(self, knob):
+        self.knob = knob
+
+    def knobs(self):
+        return [self.knob]
+
+    def action(self, knob, value):
+        return Changing(result=f"{knob} {value}")
+
+
+WIDTH = replace(KNOB, name="width")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: commands.make_setting(WIDTH, 3), "width 3"),
+        (lambda: commands.make_restoring(KNOB), "depth None"),
+    ],
+)
+def test_command_goes_to_the_knob_that_it_is_about(make_job, make, text):
+    job = make_job(knobs=(Provided(KNOB), Provided(WIDTH)))
+    job.receive()
+    assert job.states == [KnobFacts(3, (KNOB, WIDTH))]
+    job.receive(make())
+    job.train_until(*ENDED)
+    assert job.last[::2] == ("changed", text)
+
+
+@pytest.mark.parametrize(
+    ("command", "refusal", "words"),
+    [
+        (commands.make(commands.SET, {"value": 5}, knob="depth"), "", "depth must be from 0 to 4, not 5"),
+        (commands.make(commands.RESTORE, {}, knob="no"), "", "there is no knob no; there is: depth"),
+        (commands.make(commands.SET, {"value": 5}, knob="depth"), "it shards nothing", "it shards nothing"),
+    ],
+    ids=["out of bounds", "unknown", "refuses, whatever its bounds"],
+)
+def test_setting_that_this_rank_cannot_make_is_refused(make_job, command, refusal, words):
+    job = make_job(knobs=(Provided(replace(KNOB, refusal=refusal)),))
+    job.receive(replace(command, at_ns=capture().at_ns))
+    assert job.last == ("refused", None, words)
 
 
 def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
@@ -72,11 +114,11 @@ def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
     job.receive(first)
     job.train_until("accepted", "agreed")
     job.receive(second)
-    assert [(r.state, r.text) for r in job.executor.reports if r.command == second.id] == [
+    assert [(r.state, r.text) for r in job.reports if r.command == second.id] == [
         ("busy", "another command is under way: capture (steps 2)")
     ]
     job.train_until("written")
-    job.executor.reports.clear()
+    job.states.clear()
     job.receive(capture())
     job.train_until("written")
 
@@ -109,12 +151,10 @@ def test_change_reports_both_values_and_marks_its_steps(make_job, speaks):
     assert [said for said in job.reported if said[0] in ("changing", "changed", "writing")] == [
         ("changing", first, ""), ("changed", first, "depth 1 -> 2"),
     ]  # fmt: skip
-    report = job.executor.reports[-1]
-    assert (report.old, report.new) == ("1", "2")
+    assert (job.reports[-1].old, job.reports[-1].new) == ("1", "2")
     # The third boundary began a step that is the job's own again.
-    assert [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)] == [
-        False, True, True, False, False,
-    ]  # fmt: skip
+    marks = [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)]
+    assert marks == [False, True, True, False, False]
     told = [f"capture (steps 2), asked by {command.by}", f"depth 1 -> 2, asked by {command.by}"]
     assert [text for _, text in job.notices] == (told if speaks else [])
 
@@ -139,8 +179,7 @@ def test_ending_job_waits_only_for_a_trace_being_written(make_job, state):
 
 def test_disabled_agent_still_acts_once_all_have_agreed(make_job):
     job = make_job(Changing(result="1 -> 2"))
-    barrier = barrier_of(job)
-    measured = []
+    barrier, measured = job.barrier(), []
     measure = barrier.guarded("measuring", lambda: measured.append(job.step))
     boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
     job.receive(capture())
@@ -152,9 +191,9 @@ def test_disabled_agent_still_acts_once_all_have_agreed(make_job):
     job.wait_for("changed")  # the command's own thread reports it
     assert job.last == ("changed", first, "1 -> 2")
     assert measured == []
-    stood = job.step
+    stopped = job.step
     boundary()
-    assert job.step == stood  # nothing is pending any more
+    assert job.step == stopped  # nothing is pending any more
 
 
 def test_disabled_agent_does_not_act_before_all_have_agreed(make_job, monkeypatch):
@@ -203,24 +242,9 @@ def test_wait_for_a_decision_is_limited(make_job, monkeypatch):
     job.receive(capture())
     assert silent.voted.wait(LIMIT_S)
     job.step = 29
-    job.train()  # stands at the planned step
+    job.train()  # at the planned step
     assert job.last == ("unknown", None, "the job's store gave no decision within 0.2 s")
     job.train()
     silent.thaw.set()
     assert job.action.seen == []
     assert job.executor.armed is None
-
-
-def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").symlink_to(WORKLOADS[0].path)
-    for path in (*(str(workload.path) for workload in WORKLOADS), str(tmp_path / "mine.py")):
-        assert is_bundled(path, module=False)
-    assert is_bundled("overlaptop.workloads.ddp", module=True)
-    copy = tmp_path / "workloads" / "ddp.py"
-    copy.parent.mkdir()
-    copy.write_text("")
-    for target, module in ((str(copy), False), ("ddp.py", False), ("overlaptop.workloadsx", True)):
-        assert not is_bundled(target, module=module)
-    monkeypatch.chdir(Path(__file__).parents[3])
-    assert is_bundled("workloads/ddp.py", module=False)
-    assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)

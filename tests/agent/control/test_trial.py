@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from overlaptop.agent.control import delay
-from overlaptop.agent.control.action import SettingAction
+from overlaptop.agent.control.action import KnobTrial, SettingAction
 from overlaptop.agent.control.delay import DelayTrial, GpuDelay, HostDelay, make_delay
-from overlaptop.agent.control.knob_trial import KnobTrial
-from overlaptop.agent.knobs.registry import Knobs
 from overlaptop.agent.knobs.script_knobs import ScriptKnobs
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
-from tests.agent.control.commanded_rank import ENDED, barrier_of
+from tests.agent.control.conftest import ENDED
 from tests.processes import eventually
 
 STEPS = 5
@@ -55,7 +53,7 @@ class Setting(SettingAction):
 
 def trained(job):
     """The value in each step from before the agreed one to behind the trial, and how the step is marked."""
-    seen, values = {}, job.action._setting.values
+    seen, values = {}, job.action.values
 
     def train():
         job.train()
@@ -65,14 +63,15 @@ def trained(job):
     job.join()
     for _ in range(STEPS):
         train()
-    first = job.executor.reports[-1].step
+    first = job.reports[-1].step
     return [(seen[step], job.executor.marks.of(step)) for step in range(first - 1, first + STEPS + 4)]
 
 
 @pytest.fixture
 def try_3(make_job):
     def start(**options):
-        job = make_job(KnobTrial(Setting([1], 3, **options), STEPS))
+        setting = Setting([1], 3, **options)
+        job = make_job(setting, [SimpleNamespace(knobs=lambda: [DEPTH], action=lambda *_: setting)])
         job.receive(commands.make_trial(DEPTH, 3, STEPS))  # made now: a rank refuses what comes late
         return job
 
@@ -84,9 +83,9 @@ def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
     assert trained(job) == [
         (1, ""), (3, SWITCH), *[(3, "trial")] * (STEPS - 1), (1, SWITCH), *[(1, "")] * 3,
     ]  # fmt: skip
-    first = job.executor.reports[-1].step
+    first = job.reports[-1].step
     assert [state for state, step, _ in job.reported if step == first] == ["agreed", "trying", "tried"]
-    report = job.executor.reports[-1]
+    report = job.reports[-1]
     assert report.text == f"depth 1 → 3 at step {first}, back at step {first + STEPS}"
     assert (report.old, report.new) == ("1", "3")
 
@@ -100,17 +99,17 @@ def test_value_that_cannot_be_set_or_taken_back_is_reported(try_3, fails, said, 
     job = try_3(**{fails: "the model is gone"})
     job.train_until(*ENDED)
     assert job.last == ("failed", None, f"RuntimeError: {said}the model is gone")
-    assert job.action._setting.values == values
-    assert job.action._setting.abandoned == (fails == "fails")
+    assert job.action.values == values
+    assert job.action.abandoned == (fails == "fails")
 
 
 def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     job = try_3()
-    barrier = barrier_of(job)
+    barrier = job.barrier()
     boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
     job.train_until("trying")
     barrier.disable("elsewhere", RuntimeError("a fault"))
-    first, values = job.step, job.action._setting.values
+    first, values = job.step, job.action.values
     eventually(lambda: boundary() or values == [1, 3, 1])
     assert job.step == first + STEPS
     job.wait_for("tried")
@@ -122,8 +121,7 @@ def test_script_knob_goes_back_to_what_was_set_or_its_default(before):
     declared = ScriptKnobs()
     knob = declared.declare("accumulation", 4, choices=(1, 2, 4, 8))
     declared.action("accumulation", before).boundary(3)
-    (facts,) = declared.knobs()
-    trial = Knobs(lambda rank: None, declared).change(commands.make_trial(facts, 8, 2))
+    trial = KnobTrial(declared.action("accumulation", 8), 2)
     assert [trial.boundary(step) and knob.value for step in (7, 8)] == [8, 8]
     assert trial.boundary(8)  # as where a signal's handler had broken it off
     assert not trial.boundary(9)
@@ -137,21 +135,22 @@ class Noted(HostDelay):
 
 
 def test_one_rank_is_delayed_and_all_ranks_mark_the_steps(make_job):
-    command = commands.make_delay(3, 2_000_000, commands.HOST, STEPS)
-    delayed = make_job(DelayTrial(Noted(2_000_000), "its host", 2_000_000, STEPS))
-    other = make_job(DelayTrial(None, "its host", 2_000_000, STEPS))
+    capture = commands.make(commands.CAPTURE, {"steps": 2})  # whose action is the trial here
+    delayed, other = (
+        make_job(DelayTrial(delay, "its host", 2_000_000, STEPS)) for delay in (Noted(2_000_000), None)
+    )
     for job in (delayed, other):
-        job.receive(command)
+        job.receive(capture)
         job.train_until("tried")
         for _ in range(STEPS):
             job.train()
-        first = job.executor.reports[-1].step
+        first = job.reports[-1].step
         assert [job.executor.marks.of(first + n) for n in range(-1, STEPS + 1)] == [
             "", *["trial"] * STEPS, "",
         ]  # fmt: skip
     assert len(delayed.action._delay._timed_ns) == STEPS
     assert delayed.last[2] == "its host was delayed by 2 ms a step, in 5 steps"
-    assert (delayed.executor.reports[-1].old, delayed.executor.reports[-1].new) == ("0", "2000000")
+    assert (delayed.reports[-1].old, delayed.reports[-1].new) == ("0", "2000000")
     assert other.last[2] == ""
 
 
@@ -165,7 +164,7 @@ def test_only_the_rank_that_is_named_is_delayed():
 
 def test_agent_that_disables_itself_delays_no_longer(make_job):
     job = make_job(DelayTrial(Noted(1), "its host", 1, 1000))
-    job.receive(commands.make_delay(3, 1, commands.HOST, 1000))
+    job.receive(commands.make(commands.CAPTURE, {"steps": 2}))
     job.train_until("trying")
     assert job.executor.disable("the agent disabled itself")
     job.wait_for("failed")

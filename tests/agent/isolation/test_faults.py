@@ -79,7 +79,7 @@ HOOKS_AND_THREADS = [
     "agent.Agent._introduce",
     "knobs.ddp_models.DdpModels._note",
     "knobs.fsdp_units.FsdpUnits.install",
-    "knobs.registry.Knobs.serve",
+    "control.executor.CommandExecutor.serve",
     "hooks.collectives._Describe.__call__",
     "hooks.collectives._work_of",
     "hooks.collectives._c10d_ops",

@@ -18,7 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
 from twice import DEVICE, begin, check_alike, check_same, end
 
-from overlaptop.agent.control.knob_trial import KnobTrial
+from overlaptop.agent.control.action import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchKnobs

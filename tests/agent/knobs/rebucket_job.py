@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from twice import DEVICE, begin, check_alike, check_same, end
 
-from overlaptop.agent.control.knob_trial import KnobTrial
+from overlaptop.agent.control.action import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels

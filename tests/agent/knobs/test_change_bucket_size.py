@@ -51,7 +51,7 @@ REFUSALS = """
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
-    from overlaptop.agent.control.knob_trial import KnobTrial
+    from overlaptop.agent.control.action import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import RebucketAction
@@ -152,7 +152,7 @@ FAULTS = """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from overlaptop.agent.control.knob_trial import KnobTrial
+    from overlaptop.agent.control.action import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import RebucketAction

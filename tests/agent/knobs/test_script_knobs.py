@@ -6,12 +6,10 @@ import sys
 
 import pytest
 import torch.distributed as dist
-from msgspec.structs import replace
 
 from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.knobs.registry import Knobs
 from overlaptop.agent.knobs.script_knobs import MAX_DECLARED, ScriptKnobs
-from overlaptop.wire import codec, commands
+from overlaptop.wire import codec
 from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, KnobFacts
 
 CHOICES = (1, 2, 4, 8)
@@ -159,46 +157,3 @@ def test_knobs_are_refused_where_collectives_are_not_counted(declared, world):
     (told,) = declared.knobs()
     assert told.refusal.startswith("its backend does not count collectives")
     assert declared.action("accumulation", 8).refusal() == told.refusal
-    with pytest.raises(ValueError, match="does not count collectives"):
-        Knobs(lambda rank: None, declared).change(commands.make_setting(replace(told, refusal=""), 8))
-
-
-KNOB = Knob("depth", 2, "2", "1", 0, 4)
-
-
-class Provided:
-    def __init__(self, *there):
-        self.there = list(there)
-        self.asked = 0
-
-    def knobs(self):
-        self.asked += 1
-        return self.there
-
-    def action(self, knob, value):
-        return knob, value
-
-
-def test_a_command_goes_to_the_knob_that_it_is_about():
-    width = replace(KNOB, name="width")
-    both = Knobs(lambda rank: None, Provided(KNOB), Provided(width))
-    assert both.change(commands.make_setting(width, 3)) == ("width", 3)
-    assert both.change(commands.make_restoring(KNOB)) == ("depth", None)
-
-
-@pytest.mark.parametrize(
-    ("command", "refusal", "words"),
-    [
-        (commands.make(commands.SET, {"value": 5}, knob="depth"), "", "depth must be from 0 to 4, not 5"),
-        (
-            commands.make(commands.RESTORE, {}, knob="nosuch"),
-            "",
-            "there is no knob nosuch; there is: depth",
-        ),
-        (commands.make(commands.SET, {"value": 5}, knob="depth"), "it shards nothing", "it shards nothing"),
-    ],
-    ids=["out of bounds", "unknown", "refuses, whatever its bounds"],
-)
-def test_what_this_rank_cannot_do_is_said_in_a_line(command, refusal, words):
-    with pytest.raises(ValueError, match=f"^{words}$"):
-        Knobs(lambda rank: None, Provided(replace(KNOB, refusal=refusal))).change(command)

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import zipapp
+from pathlib import Path
 
 import pytest
 
 from overlaptop.agent.knobs.fsdp_units import STATE_MODULE
+from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire.messages import RankEnd
+from overlaptop.workloads.catalog import WORKLOADS
 from tests.agent.script.conftest import AGENT, both, same
 
 
@@ -210,3 +213,17 @@ def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named):
         (tmp_path / named).mkdir()
     words = named.split() if named.startswith("-m") else [named]
     same(*both(*words, folder=tmp_path), 2 if named.endswith("absent.py") else 1)
+
+
+def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").symlink_to(WORKLOADS[0].path)
+    for path in (*(str(workload.path) for workload in WORKLOADS), str(tmp_path / "mine.py")):
+        assert is_bundled(path, module=False)
+    assert is_bundled("overlaptop.workloads.ddp", module=True)
+    copy = tmp_path / "workloads" / "ddp.py"
+    copy.parent.mkdir()
+    copy.write_text("")
+    for target, module in ((str(copy), False), ("ddp.py", False), ("overlaptop.workloadsx", True)):
+        assert not is_bundled(target, module=module)
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)

@@ -4,7 +4,7 @@ import json
 import textwrap
 from pathlib import Path
 
-from overlaptop.agent.telemetry.machine_monitor import NO_GPU
+from overlaptop.agent.telemetry.telemetry import NO_GPU
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import RankEnd, RankInfo, RankStalled, StackSamples, StepTotals
 from tests.agent.conftest import COUNTS_MESSAGES
@@ -44,7 +44,7 @@ ON_TWO_H200S = f"""
     import pynvml
     from telemetry import machines
     import overlaptop.agent.sources.choice as choice
-    from overlaptop.agent.telemetry.machine_monitor import JobGpu
+    from overlaptop.agent.telemetry.telemetry import JobGpu
 
     driver = pynvml.nvmlLib = machines.h200_pair()
     driver.between_samples_us = 500_000

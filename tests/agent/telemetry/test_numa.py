@@ -15,7 +15,6 @@ from overlaptop.wire.devices import NodeShare, NumaFacts
 from .trees import (
     GRACE_HOPPER,
     NPS4,
-    POWER9,
     TORCHRUN,
     TWO_SOCKETS,
     Device,
@@ -93,7 +92,6 @@ def wrong(nodes: str, node: int) -> tuple[str, str, str]:
         (TWO_SOCKETS, 7, "0-55", wrong("node 0", 1)),
         (NPS4, 0, "0-63,128-191", unbound("0-3 of the right socket", 3)),
         (NPS4, 0, "0-47", wrong("nodes 0-2", 3)),
-        (POWER9, 1, "0-159", unbound("0,8", 8)),
     ],
 )
 def test_the_cpus_decide(

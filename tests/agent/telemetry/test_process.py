@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.telemetry import process
+from overlaptop.agent.telemetry import numa as process
 from overlaptop.agent.telemetry.files import UnavailableError
 
 from .trees import NPS4, TWO_SOCKETS, Process, lay_out, set_process

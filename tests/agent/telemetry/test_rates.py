@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.agent.telemetry import pcie
 from overlaptop.agent.telemetry.nvml import Nvml
-from overlaptop.agent.telemetry.rates import Rates, throttle_words
+from overlaptop.agent.telemetry.rates import Rates, payload_of, throttle_words
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 
@@ -58,7 +57,7 @@ def to_host(counted: float) -> int:
 def test_what_an_h200_counted_is_what_was_moved() -> None:
     """In copies of 256 MiB from pinned memory, and to it."""
     for name, counted in (("pcie_rx_bytes_per_s", 23_153_000_000), ("pcie_tx_bytes_per_s", 23_489_000_000)):
-        assert pcie.payload_of(name, counted) == pytest.approx(21_474_836_480, rel=1e-3)
+        assert payload_of(name, counted) == pytest.approx(21_474_836_480, rel=1e-3)
 
 
 def reasons(told: DeviceSample) -> dict[str, str]:

@@ -15,8 +15,14 @@ from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.files import parse_list
-from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
-from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
+from overlaptop.agent.telemetry.telemetry import (
+    NO_GPU,
+    PERIOD_S,
+    JobGpu,
+    MachineMonitor,
+    Telemetry,
+    until_next_s,
+)
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.schema import Message
 from tests.processes import eventually
@@ -32,17 +38,13 @@ SECOND = JobGpu(machines.uuid(2), "0000:00:07.0", "NVIDIA H200")
 
 class Hub:
     def __init__(self) -> None:
-        self.connections = 1
         self.sent: list[Message] = []
         self.states: dict[type, Message] = {}
-
-    def put(self, message: Message) -> None:
-        self.sent.append(message)
 
     def put_state(self, message: Message) -> None:
         if self.states.get(type(message)) != message:
             self.states[type(message)] = message
-            self.put(message)
+            self.sent.append(message)
 
     def of(self, kind: type) -> list:
         return [message for message in self.sent if isinstance(message, kind)]
@@ -60,7 +62,7 @@ class Beside:
         self.serve_until(until)
 
     def serve_until(self, reached: Callable[[], object]) -> None:
-        eventually(lambda: self.telemetry.serve(self.hub, PLACE) or reached())
+        eventually(lambda: self.telemetry.serve(self.hub.put_state, PLACE) or reached())
 
     def has(self, kind: type, count: int = 1) -> Callable[[], bool]:
         return lambda: len(self.hub.of(kind)) >= count
@@ -94,12 +96,8 @@ def test_ranks_sample_at_the_same_moments(now_s: float) -> None:
     assert min(off_s, PERIOD_S - off_s) < 1e-5
 
 
-def test_facts_and_samples_reach_the_hub_once_there_is_one(beside, driver) -> None:
-    beside.hub.connections = 0
-    beside.follow(FIRST, lambda: len(beside.telemetry._facts) == 3)
-    assert beside.hub.sent == []
-    beside.hub.connections = 1
-    beside.serve_until(beside.has(DeviceSample, 4))
+def test_facts_and_samples_reach_the_hub(beside, driver) -> None:
+    beside.follow(FIRST, beside.has(DeviceSample, 4))
     (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
     assert {message.rank for message in beside.hub.sent} == {7}
     assert machine.host == "gpu-a"
@@ -175,14 +173,14 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     elif where == "starting the thread":
         monkeypatch.setattr(module, "Thread", fault)
     elif where == "sending":
-        beside.hub.put = fault
+        beside.hub.put_state = fault
     beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
     if where == "close":
         beside.serve_until(beside.has(DeviceSample))
         beside.telemetry.stop()
     beside.serve_until(lambda: beside.notices and not running(beside))
     for _ in range(3):
-        beside.telemetry.serve(beside.hub, PLACE)
+        beside.telemetry.serve(beside.hub.put_state, PLACE)
         beside.telemetry.follow(lambda: SECOND)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
     flush_log()  # as the job's next step does

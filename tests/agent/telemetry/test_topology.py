@@ -12,7 +12,6 @@ from .trees import (
     GRACE_HOPPER,
     MACHINES,
     NPS4,
-    POWER9,
     TWO_SOCKETS,
     Device,
     Machine,
@@ -42,15 +41,11 @@ def test_nodes_with_cpus_or_memory_are_listed(name: str, tmp_path: Path) -> None
     assert topology.node_of_pci("0000:fe:1f.7") is topology.only_node
 
 
-def test_a_node_is_gpu_memory_where_the_driver_or_nvml_says_so(tmp_path: Path) -> None:
-    power = read(POWER9, tmp_path / "a")
-    assert [node.node for node in power.nodes if node.is_gpu_memory] == [254, 255]
-    assert power.gpu_memory_node("0004:04:00.0") == 255
-    grace = read(GRACE_HOPPER, tmp_path / "b")
+def test_a_node_is_gpu_memory_where_nvml_says_so(tmp_path: Path) -> None:
+    grace = read(GRACE_HOPPER, tmp_path)
     assert not any(node.is_gpu_memory for node in grace.nodes)
     marked = grace.with_gpu_memory([1, 0])
     assert [node.node for node in marked.nodes if node.is_gpu_memory] == [1], "node 0 has CPUs"
-    assert grace.gpu_memory_node("0009:01:00.0") is None
 
 
 def test_nearest_adapter_is_behind_the_same_switch(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor
-from overlaptop.agent.telemetry.process import MAX_THREADS, THREADS_AT_A_TIME
+from overlaptop.agent.telemetry.numa import MAX_THREADS, THREADS_AT_A_TIME, GpuPlace, NumaMonitor
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
 from overlaptop.wire.devices import NUMA_STATES, NumaFacts
@@ -46,8 +45,6 @@ class Machine:
     infiniband: Mapping[str, Device] = field(default_factory=dict)
     """``mlx5_0``; each has an Ethernet or IPoIB face of the same device, too."""
     ethernet: Mapping[str, Device] = field(default_factory=dict)
-    gpu_memory_nodes: Mapping[str, int] = field(default_factory=dict)
-    """By PCI address, as NVIDIA's driver lists them below /proc."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +99,6 @@ def lay_out(machine: Machine, process: Process, root: Path) -> Path:
     for name, device in machine.ethernet.items():
         _show(root, device, "net", name)
         _write(root, f"{_folder(device)}/net/{name}/speed", "25000\n")
-    for address, number in machine.gpu_memory_nodes.items():
-        status = f"Node:      {number}\nStatus:    online\n"
-        _write(root, f"proc/driver/nvidia/gpus/{address}/numa_status", status)
     set_process(process, root)
     return root
 
@@ -188,14 +182,4 @@ GRACE_HOPPER = Machine(
     gpus=[Device(("pci0009:00", "0009:00:00.0", "0009:01:00.0"), 0)],
 )
 
-# POWER9 with V100s: node numbers far apart, GPU memory as nodes, known from /proc.
-POWER9 = Machine(
-    nodes={0: Node("0-79", 256, 0), 8: Node("80-159", 256, 8), 254: Node("", 16), 255: Node("", 16)},
-    gpus=[
-        Device(("pci0004:00", "0004:00:00.0", "0004:04:00.0"), 0),
-        Device(("pci0035:00", "0035:00:00.0", "0035:03:00.0"), 8),
-    ],
-    gpu_memory_nodes={"0004:04:00.0": 255, "0035:03:00.0": 254},
-)
-
-MACHINES = {"two sockets": TWO_SOCKETS, "NPS4": NPS4, "Grace-Hopper": GRACE_HOPPER, "POWER9": POWER9}
+MACHINES = {"two sockets": TWO_SOCKETS, "NPS4": NPS4, "Grace-Hopper": GRACE_HOPPER}
