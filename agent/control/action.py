@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
+from overlaptop.agent.hooks.process_groups import SequenceNumbers
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.knobs import Knob
 
@@ -117,17 +118,37 @@ class SettingAction(Action):
         self.outcome = Outcome(text, old, new)
 
 
-class KnobProvider(Protocol):
+class KnobProvider(ABC):
     """One kind of knob: a setting of this process's job that can be changed while it runs."""
 
+    def __init__(self) -> None:
+        self._sequence_numbers = SequenceNumbers()
+
+    @abstractmethod
     def knobs(self) -> Sequence[Knob]:
         """Return the present knobs with their values. On the agent's thread."""
 
+    @abstractmethod
     def action(self, knob: str, value: int | None) -> SettingAction:
         """Return the action that sets a value on this rank; None: the script's value."""
 
+    @abstractmethod
+    def group(self) -> Any:
+        """Return the process group whose collectives show how far a rank is; None: there is none."""
+
     def note_step(self, step: int) -> None:
-        """Remember this rank's position, if needed, as a step begins. On the training thread."""
+        """A step begins. On the training thread."""
+        if (group := self.group()) is not None:
+            self._sequence_numbers.note(step, group)
+
+    def position(self, step: int, words: str) -> Position:
+        """Return the rank's position when ``step`` began; ``words``: more that ranks must agree on.
+
+        Raises LookupError if it is unknown.
+        """
+        if (group := self.group()) is None:
+            raise LookupError("has no process group to compare its position by")
+        return Position(str(group.group_name), f"{self._sequence_numbers.at(step)} with {words}")
 
 
 class KnobTrial(Action):

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from overlaptop.agent.control.action import Outcome, SettingAction, brief
+from overlaptop.agent.control.action import KnobProvider, Outcome, SettingAction, brief
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import why_uncounted
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
@@ -26,9 +26,10 @@ NO_FORWARD_STEPS = 16
 
 _NEEDS = (
     "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "_comm_hooks",
-    "_has_rebuilt_buckets", "_module_parameters", "bucket_bytes_cap", "bucket_bytes_cap_default",
-    "find_unused_parameters", "logger", "require_backward_grad_sync", "static_graph",
-    "reducer._check_reducer_finalized", "reducer._remove_autograd_hooks", "reducer._set_static_graph",
+    "_has_rebuilt_buckets", "_join_config.enable", "_module_parameters", "bucket_bytes_cap",
+    "bucket_bytes_cap_default", "find_unused_parameters", "logger", "require_backward_grad_sync",
+    "static_graph", "reducer._check_reducer_finalized", "reducer._remove_autograd_hooks",
+    "reducer._set_static_graph",
 )  # fmt: skip
 """Attributes of DistributedDataParallel that are used here, and may be missing in another torch."""
 
@@ -40,12 +41,13 @@ class RebucketAction(SettingAction):
     forever. In a job that ends, no forward pass comes.
     """
 
-    def __init__(self, wanted: int | BucketCaps | None, models: DdpModels) -> None:
+    def __init__(self, wanted: int | BucketCaps | None, knob: "BucketKnob") -> None:
         """``wanted``: DDP's bucket_cap_mb in bytes; None: the size the model was made with; BucketCaps: the
         earlier sizes, to undo a trial.
         """
         self._wanted = wanted
-        self._models = models
+        self._knob = knob
+        self._models = knob.models
         self._known: KnownModel | None = None
         self._before: BucketCaps | None = None
         self._remakes = False
@@ -77,7 +79,8 @@ class RebucketAction(SettingAction):
 
     def position(self, step: int) -> Position:
         """All ranks must act between the same two reductions, with the same buckets before."""
-        return self._models.position(step)
+        assert self._known is not None, "refusal comes first"
+        return self._knob.position(step, f"buckets of {BucketCaps.of(self._known.model()).bytes_cap} bytes")
 
     def boundary(self, step: int) -> bool:
         """From the agreed step on wait for the forward pass, and after it for the new buckets.
@@ -110,7 +113,7 @@ class RebucketAction(SettingAction):
         return True
 
     def undoing(self) -> "RebucketAction":
-        back = RebucketAction(self._before, self._models)
+        back = RebucketAction(self._before, self._knob)
         back._known, back._remakes = self._known, self._swapped
         return back
 
@@ -139,7 +142,7 @@ class RebucketAction(SettingAction):
             return "its model has a list of bucket sizes (bucket_cap_mb_list)"
         if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
             return "its optimizers run in backward"
-        if model in self._models.joining:
+        if model._join_config.enable:  # torch records no end of a join
             return "its model trains with join(), where ranks may stop at different steps"
         trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
         noted = [parameter() for parameter in known.trained]
@@ -249,19 +252,20 @@ FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
 """Constructor arguments that a model remembers; the last fields of GradientFacts."""
 
 
-class BucketKnob:
-    """Reports the bucket size and the gradients in the buckets. See KnobProvider."""
+class BucketKnob(KnobProvider):
+    """Reports the bucket size and the gradients in the buckets."""
 
     def __init__(self, models: DdpModels) -> None:
-        self._models = models
+        super().__init__()
+        self.models = models
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
         """The model and its facts, as answered last."""
 
     def knobs(self) -> tuple[Knob, ...]:
         """Return one knob if the job has DDP models; it refuses changes if there are several."""
-        if not self._models.alive():
+        if not self.models.alive():
             return ()
-        known = self._models.only()
+        known = self.models.only()
         value: int | None = None
         value_text = original_text = ""
         if not isinstance(known, str) and (model := known.model()) is not None:
@@ -281,23 +285,25 @@ class BucketKnob:
                 about="how many gradients are reduced together: large buckets use the link better, "
                 "small ones begin earlier",
                 code="DistributedDataParallel(model, bucket_cap_mb={value})",
-                refusal=RebucketAction(None, self._models).refusal(),
+                refusal=RebucketAction(None, self).refusal(),
             ),
         )
 
     def action(self, knob: str, value: int | None) -> RebucketAction:
         del knob
-        return RebucketAction(None if value is None else value * MIB, self._models)
+        return RebucketAction(None if value is None else value * MIB, self)
 
-    def note_step(self, step: int) -> None:
-        self._models.note_step(step)
+    def group(self) -> Any:
+        known = self.models.only()
+        model = None if isinstance(known, str) else known.model()
+        return None if model is None else model.process_group
 
     def gradients(self, rank: int) -> GradientFacts | None:
         """Return the gradients of the only model; None without exactly one.
 
         The same object is returned for the same model.
         """
-        known = self._models.only()
+        known = self.models.only()
         if isinstance(known, str):
             return None
         if self._gradients is not None and self._gradients[0] is known:

@@ -1,4 +1,4 @@
-"""Tracks the job's DistributedDataParallel models by weak references, and each rank's position.
+"""Tracks the job's DistributedDataParallel models by weak references.
 
 Models are noted when the script makes them, so nothing has to search for them. Two facts that torch does
 not record are noted, too: which models were compiled, and which reduce by a hook in C++.
@@ -9,8 +9,6 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.hooks.process_groups import SequenceNumbers
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import note_calls
 
@@ -62,10 +60,7 @@ class DdpModels:
         """Models that torch.compile has seen: compiled code keeps the buckets it was made for."""
         self.hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
         """Models that reduce by one of torch's C++ hooks, which cannot be read back."""
-        self.joining: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Models that train inside join(), where ranks may stop at different steps."""
         self._watches_compiler = False
-        self._sequence_numbers = SequenceNumbers()
 
     def install(self) -> None:
         """Note each model from now on. Lasts until the process ends."""
@@ -73,7 +68,6 @@ class DdpModels:
 
         if not dist.is_available():
             return
-        from torch.distributed.algorithms.join import Join
         from torch.nn.parallel import DistributedDataParallel
 
         guarded = self._barrier.guarded
@@ -83,23 +77,6 @@ class DdpModels:
         note_calls(DistributedDataParallel, "_ddp_init_helper", note, after=True)
         note_calls(DistributedDataParallel, "_register_builtin_comm_hook", note_hook)
         self._watch_ddp_optimizer(DistributedDataParallel)
-        # torch records no end of a join. At its end the early ranks wait for the others.
-        note_calls(Join, "__enter__", guarded("noting a join", self._note_join))
-        note_calls(Join, "__exit__", guarded("noting a join", self._note_joined), after=True)
-
-    def note_step(self, step: int) -> None:
-        model = self._only()
-        if model is not None:
-            self._sequence_numbers.note(step, model.process_group)
-
-    def position(self, step: int) -> Position:
-        model, begun = self._only(), self._sequence_numbers.at(step)
-        if model is None:
-            raise LookupError("has not one DistributedDataParallel model")
-        return Position(
-            str(getattr(model.process_group, "group_name", "")),
-            f"{begun} with buckets of {model.bucket_bytes_cap} bytes",
-        )
 
     def alive(self) -> list[KnownModel]:
         return [known for known in self._known if known.model() is not None]
@@ -113,10 +90,6 @@ class DdpModels:
             return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
         return "the job has made no DistributedDataParallel model since the agent was there"
 
-    def _only(self) -> Any:
-        alive = self.alive() if self._known else ()
-        return alive[0].model() if len(alive) == 1 else None
-
     def _note(self, model: Any, *_: Any) -> None:
         alive = self.alive()
         if any(known.model() is model for known in alive):
@@ -129,12 +102,6 @@ class DdpModels:
         )
         self._known = (*alive, known)
         self._watch_compile()
-
-    def _note_join(self, join: Any) -> None:
-        self.joining.update(_joined_models(join))
-
-    def _note_joined(self, join: Any, *_: Any) -> None:
-        self.joining.difference_update(_joined_models(join))
 
     def _watch_ddp_optimizer(self, ddp: Any) -> None:
         """Compilers ask for the model whose forward they compile a part of; note it."""
@@ -163,9 +130,3 @@ class DdpModels:
         self._watches_compiler = True
         note = self._barrier.guarded("noting a compiled model", self.compiled.add)
         note_calls(wrapper, "__init__", lambda _, model, *__: note(model))
-
-
-def _joined_models(join: Any) -> list[Any]:
-    import torch
-
-    return [each for each in getattr(join, "_joinables", ()) if isinstance(each, torch.nn.Module)]

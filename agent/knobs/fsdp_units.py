@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
+from overlaptop.agent.hooks.process_groups import why_uncounted
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import note_calls, transparent
 from overlaptop.agent.script.importing import when_imported
@@ -31,7 +30,6 @@ class FsdpUnits:
     def __init__(self, barrier: FaultBarrier) -> None:
         self._barrier = barrier
         self._noted: list[Unit] = []
-        self._sequence_numbers = SequenceNumbers()
         self._stop_learning: Callable[[], None] | None = None
         self._seen: dict[Any, None] = {}
         """While learning: the states seen, in order."""
@@ -48,17 +46,14 @@ class FsdpUnits:
         """
         return [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
 
-    def note_step(self, step: int) -> None:
-        if self._noted and (group := self._group()) is not None:
-            self._sequence_numbers.note(step, group)
-
-    def position(self, step: int, words: str) -> Position:
-        """Return the rank's position when ``step`` began; ``words``: more that ranks must agree on.
-
-        Raises LookupError if it is unknown.
-        """
-        name = str(getattr(self._group(), "group_name", ""))
-        return Position(name, f"{self._sequence_numbers.at(step)} with {words}")
+    def group(self) -> Any:
+        """Return the process group that shards the first unit; None: nothing is sharded."""
+        for unit in tuple(self._noted):
+            for group in param_groups(unit()):
+                shards = getattr(getattr(group, "mesh_info", None), "shard_process_group", None)
+                if shards is not None:
+                    return shards
+        return None
 
     def objection(self) -> str:
         """Why the prefetch of this job's units cannot be changed; empty: it can."""
@@ -72,7 +67,7 @@ class FsdpUnits:
         compiler = sys.modules.get("torch._dynamo.config")
         if compiler is not None and not getattr(compiler, "skip_fsdp_hooks", True):
             return "FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order"
-        if (group := self._group()) is None:
+        if (group := self.group()) is None:
             return "its FSDP2 modules shard nothing"
         return why_uncounted(group)
 
@@ -115,14 +110,6 @@ class FsdpUnits:
 
     def _note(self, state: Any, *_: Any) -> None:
         self._noted.append(weakref.ref(state))
-
-    def _group(self) -> Any:
-        for unit in tuple(self._noted):
-            for group in param_groups(unit()):
-                shards = getattr(getattr(group, "mesh_info", None), "shard_process_group", None)
-                if shards is not None:
-                    return shards
-        return None
 
 
 def is_unit(state: Any) -> bool:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from overlaptop.agent.control.action import SettingAction
+from overlaptop.agent.control.action import KnobProvider, SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Unit, param_groups, weight_bytes
 from overlaptop.wire.knobs import PREFETCH, Knob
@@ -60,7 +60,7 @@ class PrefetchPass:
         """``name``: ``forward`` or ``backward``."""
         self.name = name
         self.knob = PREFETCH[name]
-        self.units = units
+        self._units = units
         self._applied: _Applied | None = None
 
     @property
@@ -83,24 +83,30 @@ class PrefetchPass:
                 ahead[unit] = tuple(behind[:depth])
                 if param_groups(unit()):
                     behind.insert(0, unit)
-        lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self.units.alive())}
-        original = self._original()
-        self._set(lists)
-        self._for_gradients_only()
-        self._applied = _Applied(depth, original)
+        lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self._units.alive())}
+        self.put_back((lists, _Applied(depth, self._original())))
 
     def restore(self) -> None:
-        self._set(self._original())
-        self._applied = None
+        self.put_back((self._original(), None))
 
     def snapshot(self) -> Snapshot:
         return self._present(), self._applied
 
     def put_back(self, snapshot: Snapshot) -> None:
-        lists, self._applied = snapshot
-        self._set(lists)
-        if self._applied is not None:
-            self._for_gradients_only()
+        """Make all lists before setting the first: a fault then changes none."""
+        lists, applied = snapshot
+        made = []
+        for unit, asks in lists.items():
+            state = unit()
+            if state is not None:
+                targets = [target._modules[0] for each in asks if (target := each()) is not None]  # noqa: SLF001
+                made.append((state._modules[0], targets))  # noqa: SLF001 - there is no public way
+        for module, targets in made:
+            getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
+        if applied is not None and self.name == "forward":
+            for state in self._units.alive():
+                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
+        self._applied = applied
 
     def facts(self, most: int) -> Knob:
         depth = self.depth
@@ -124,36 +130,24 @@ class PrefetchPass:
         return {
             # A slice contains all units, even if the list is a `_WithGradients`.
             weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)[:]))
-            for state in self.units.alive()
+            for state in self._units.alive()
         }
 
     def _original(self) -> Lists:
         present, applied = self._present(), self._applied
         return present if applied is None else {**present, **applied.original}
 
-    def _for_gradients_only(self) -> None:
-        if self.name == "forward":
-            for state in self.units.alive():
-                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
-
-    def _set(self, lists: Lists) -> None:
-        """Make all lists before setting the first: a fault then changes none."""
-        made = []
-        for unit, asks in lists.items():
-            state = unit()
-            if state is not None:
-                targets = [target._modules[0] for each in asks if (target := each()) is not None]  # noqa: SLF001
-                made.append((state._modules[0], targets))  # noqa: SLF001 - there is no public way
-        for module, targets in made:
-            getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
-
 
 class PrefetchAction(SettingAction):
     """One rank's part in changing one pass's depth."""
 
-    def __init__(self, changed: PrefetchPass, depth: int | None, back_to: Snapshot | None = None) -> None:
+    def __init__(
+        self, knobs: "PrefetchKnobs", knob: str, depth: int | None, back_to: Snapshot | None = None
+    ) -> None:
         """``depth``: None for the script's own lists. ``back_to``: restore this snapshot instead."""
-        self._pass = changed
+        self._knobs = knobs
+        self._units = knobs.units
+        self._pass = knobs.passes[knob]
         self._depth = depth
         self._back_to = back_to
         self._before: Snapshot | None = None
@@ -161,14 +155,13 @@ class PrefetchAction(SettingAction):
         self._was = ""
 
     def refusal(self) -> str:
-        return self._pass.units.objection() or self._lacks_memory()
+        return self._units.objection() or self._lacks_memory()
 
     def position(self, step: int) -> Position:
         """All ranks must act between the same two gathers, with the same lists before."""
         before = describe(self._pass.depth)
-        return self._pass.units.position(
-            step, f"{self._pass.knob} {before} over {len(self._pass.units.alive())} units"
-        )
+        words = f"{self._pass.knob} {before} over {len(self._units.alive())} units"
+        return self._knobs.position(step, words)
 
     def boundary(self, step: int) -> bool:
         """Learn the order of units in the agreed step, set the lists after it, and skip one more step.
@@ -178,7 +171,7 @@ class PrefetchAction(SettingAction):
         if self.outcome.text:
             return False
         if self._learns:
-            order = self._pass.units.learned()
+            order = self._units.learned()
             if not order:
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "the script's own lists need no order"
@@ -197,16 +190,16 @@ class PrefetchAction(SettingAction):
             self._pass.restore()
             self._done(step)
             return True
-        self._pass.units.learn(self._pass.name)
+        self._units.learn(self._pass.name)
         self._learns = True
         return True
 
     def undoing(self) -> "PrefetchAction":
-        return PrefetchAction(self._pass, None, back_to=self._before)
+        return PrefetchAction(self._knobs, self._pass.knob, None, back_to=self._before)
 
     def abandon(self) -> None:
         """Stop learning. Lists that are set stay, as on the other ranks."""
-        self._pass.units.forget()
+        self._units.forget()
 
     def _done(self, step: int) -> None:
         self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
@@ -216,7 +209,7 @@ class PrefetchAction(SettingAction):
         import torch
 
         present = self._pass.depth or 0
-        states = self._pass.units.alive()
+        states = self._units.alive()
         if self._depth is None or self._depth <= present or not torch.cuda.is_initialized():
             return ""
         device = getattr(states[0], "_device", None)
@@ -234,27 +227,28 @@ class PrefetchAction(SettingAction):
         )
 
 
-class PrefetchKnobs:
-    """The knobs of both passes. See KnobProvider."""
+class PrefetchKnobs(KnobProvider):
+    """The knobs of both passes."""
 
     def __init__(self, units: FsdpUnits) -> None:
-        self._units = units
-        self._passes = {PREFETCH[name]: PrefetchPass(units, name) for name in PREFETCH}
+        super().__init__()
+        self.units = units
+        self.passes = {PREFETCH[name]: PrefetchPass(units, name) for name in PREFETCH}
 
     def knobs(self) -> Sequence[Knob]:
-        states = self._units.alive()
+        states = self.units.alive()
         if not states:
             return ()
-        if refusal := self._units.objection():
-            return tuple(Knob(name, None, "", "", 0, 1, refusal=refusal) for name in self._passes)
+        if refusal := self.units.objection():
+            return tuple(Knob(name, None, "", "", 0, 1, refusal=refusal) for name in self.passes)
         most = max(1, min(MOST_DEPTH, len(states) - 1))
-        return tuple(each.facts(most) for each in self._passes.values())
+        return tuple(each.facts(most) for each in self.passes.values())
 
     def action(self, knob: str, value: int | None) -> PrefetchAction:
-        return PrefetchAction(self._passes[knob], value)
+        return PrefetchAction(self, knob, value)
 
-    def note_step(self, step: int) -> None:
-        self._units.note_step(step)
+    def group(self) -> Any:
+        return self.units.group()
 
 
 def describe(depth: int | None) -> str:
@@ -263,23 +257,16 @@ def describe(depth: int | None) -> str:
 
 
 def depth_of(lists: Lists) -> int | None:
-    """Return the depth of these lists; None as for `chain_depth`."""
-    return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
-
-
-def chain_depth(lists: Sequence[tuple[Any, Sequence[Any]]]) -> int | None:
     """Return the depth of these lists, for any execution order of units; None if they match no depth.
 
-    ``lists``: each unit and the units it prefetches. The first of a list is the next unit, so the lists
-    define the order. They match a depth if each unit lists that many next units, fewer only at a chain's
-    end.
+    The first of a unit's list is the next unit, so the lists define the order. They match a depth if each
+    unit lists that many next units, fewer only at a chain's end.
     """
-    asks = {id(unit): [id(each) for each in targets] for unit, targets in lists}
+    asks = {id(unit()): [id(each()) for each in targets] for unit, targets in lists.items()}
     depth = max(map(len, asks.values()), default=0)
     if depth == 0:
         return 0
     follows = {unit: targets[0] for unit, targets in asks.items() if targets}
-    chained = follows.keys() | set(follows.values())
     for unit, targets in asks.items():
         expected: list[int] = []
         at = unit
@@ -288,5 +275,5 @@ def chain_depth(lists: Sequence[tuple[Any, Sequence[Any]]]) -> int | None:
             expected.append(at)
         if targets != expected:
             return None
-    gathers = {id(unit) for unit, _ in lists if param_groups(unit)}
-    return depth if gathers <= chained else None
+    gathers = {id(unit()) for unit in lists if param_groups(unit())}
+    return depth if gathers <= follows.keys() | set(follows.values()) else None

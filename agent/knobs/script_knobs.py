@@ -9,14 +9,14 @@ Without the agent, and until another value is set, a knob has its default.
 
 import threading
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from overlaptop.agent.control.action import SettingAction
-from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.hooks.process_groups import SequenceNumbers, group_of_all, why_uncounted
+from overlaptop.agent.control.action import KnobProvider, SettingAction
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
+from overlaptop.agent.hooks.process_groups import group_of_all, why_uncounted
 from overlaptop.wire.knobs import MAX_CHOICES, TORCH_KNOBS, Knob, KnobName, KnobValue
 
 MAX_DECLARED = 32
@@ -68,15 +68,13 @@ class ScriptKnob:
         return f"<knob {self.name}: {self._value}>"
 
 
-class ScriptKnobs:
+class ScriptKnobs(KnobProvider):
     """All knobs of this process's script. Declared and read on its threads, described on any."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._declared: dict[str, ScriptKnob] = {}
         self._lock = threading.Lock()
-        self._sequence_numbers = SequenceNumbers()
-        self._counts = False
-        """Whether the last step's position was noted."""
 
     def declare(
         self,
@@ -166,17 +164,8 @@ class ScriptKnobs:
         turned = self._declared[knob]
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
-    def note_step(self, step: int) -> None:
-        if not self._declared:
-            return
-        group = group_of_all()
-        self._counts = group is not None
-        if self._counts:
-            self._sequence_numbers.note(step, group)
-
-    def position(self, step: int, knob: ScriptKnob) -> Position:
-        where = f"{self._sequence_numbers.at(step)} " if self._counts else ""
-        return Position("all", f"{where}with {knob.name} {knob.value}")
+    def group(self) -> Any:
+        return group_of_all() if self._declared else None
 
 
 class ScriptKnobAction(SettingAction):
@@ -193,7 +182,9 @@ class ScriptKnobAction(SettingAction):
 
     def position(self, step: int) -> Position:
         """All ranks must act at the same position: the number of collectives may depend on the value."""
-        return self._knobs.position(step, self._knob)
+        if self._knobs.group() is None:
+            return ANY_POSITION  # there are no other ranks
+        return self._knobs.position(step, f"{self._knob.name} {self._knob.value}")
 
     def boundary(self, step: int) -> bool:
         """Set the value. The first step with it is not measured."""

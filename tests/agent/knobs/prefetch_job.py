@@ -130,7 +130,7 @@ def train(
     action, said, losses, asked, values = None, [], [], [], []
     ahead = loss_of_next() if name == "one batch ahead" else None
     for step in range(steps):
-        units.note_step(step)
+        knobs.note_step(step)
         if step in change_at:
             assert action is None, "a change takes a few steps only"
             action = knobs.action(*change_at[step])

@@ -18,7 +18,7 @@ from twice import DEVICE, begin, check_alike, check_same, end
 
 from overlaptop.agent.control.action import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.change_bucket_size import RebucketAction
+from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
 from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels
 
 WIDTH = 128
@@ -69,9 +69,7 @@ def in_mib(layers: int) -> float:
     return layers * LAYER_BYTES / (1 << 20)
 
 
-def train(
-    name: str, steps: int, switch_at: dict[int, int], models: DdpModels, trial_steps: int = 0
-) -> dict:
+def train(name: str, steps: int, switch_at: dict[int, int], knob: BucketKnob, trial_steps: int = 0) -> dict:
     """Train one variant; ``switch_at``: at which steps to ask for which size. ``trial_steps``: steps after
     which each is to be taken back; 0: never.
     """
@@ -91,10 +89,10 @@ def train(
     action, said, losses = None, [], []
     ahead = loss_of_next() if name == "one batch ahead" else None
     for step in range(steps):
-        models.note_step(step)
+        knob.note_step(step)
         if step in switch_at:
             assert action is None, "a change takes a few steps only"
-            action = RebucketAction(switch_at[step] * LAYER_BYTES, models)
+            action = RebucketAction(switch_at[step] * LAYER_BYTES, knob)
             action = KnobTrial(action, trial_steps) if trial_steps else action
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
@@ -127,15 +125,16 @@ def main() -> None:
     steps, switches, variants = begin(VARIANTS)
     models = DdpModels(FaultBarrier(lambda level, text: print(text, flush=True)))
     models.install()
+    knob = BucketKnob(models)
     for name in variants:
         dice = random.Random(name)
         asked = sorted(dice.sample(range(3, steps - 4, 4), switches))
         sizes = [FIRST_SIZE]
         for _ in asked:
             sizes.append(dice.choice([size for size in SIZES if size != sizes[-1]]))
-        plain = train(name, steps, {}, models)
-        tried = train(name, steps, {3: dice.choice(SIZES), 16: dice.choice(SIZES)}, models, TRIAL_STEPS)
-        switched = train(name, steps, dict(zip(asked, sizes[1:], strict=True)), models)
+        plain = train(name, steps, {}, knob)
+        tried = train(name, steps, {3: dice.choice(SIZES), 16: dice.choice(SIZES)}, knob, TRIAL_STEPS)
+        switched = train(name, steps, dict(zip(asked, sizes[1:], strict=True)), knob)
         assert switched["said"] == [
             f"bucket_cap_mb {in_mib(before):g} → {in_mib(after):g} at step {step:,}"
             for before, after, step in zip(sizes, sizes[1:], asked, strict=False)

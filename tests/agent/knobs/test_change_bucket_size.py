@@ -54,14 +54,15 @@ REFUSALS = """
     from overlaptop.agent.control.action import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.change_bucket_size import RebucketAction
+    from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
 
     dist.init_process_group("gloo")
     models = DdpModels(FaultBarrier(lambda level, text: print(text)))
     models.install()
+    knob = BucketKnob(models)
 
     def refused(why=""):
-        said = RebucketAction(50 << 20, models).refusal()
+        said = RebucketAction(50 << 20, knob).refusal()
         assert why in said and bool(why) == bool(said), (why, said)
 
     def ddp(**options):
@@ -75,7 +76,7 @@ REFUSALS = """
     del model, other
     refused("no DistributedDataParallel model")
     model = ddp()
-    action = RebucketAction(50 << 20, models)
+    action = RebucketAction(50 << 20, knob)
     assert action.refusal() == ""
     for step in range(17):
         try:
@@ -89,7 +90,7 @@ REFUSALS = """
             model(torch.ones(4))
     assert said == "in 16 steps the model made no forward pass whose gradients it reduces"
     assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
-    trial, step, more = KnobTrial(RebucketAction(50 << 20, models), 4), 0, True
+    trial, step, more = KnobTrial(RebucketAction(50 << 20, knob), 4), 0, True
     assert trial.refusal() == ""
     while more:  # it goes back whenever gradients are reduced again, and whichever model comes meanwhile
         more = trial.boundary(step)
@@ -126,7 +127,7 @@ REFUSALS = """
     model = ddp()
     with model.join():
         refused("join()")
-    refused()
+    model = ddp()
     kept = DistributedDataParallel._ddp_init_helper
     del DistributedDataParallel._ddp_init_helper
     refused("has no attribute '_ddp_init_helper'")
@@ -155,7 +156,7 @@ FAULTS = """
     from overlaptop.agent.control.action import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.change_bucket_size import RebucketAction
+    from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
 
     def train(fails, trial=False):
         gc.collect()  # what is put in place of its method below holds the model
@@ -168,12 +169,12 @@ FAULTS = """
                 raise MemoryError("on purpose")
             make(*args)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        action, weights = RebucketAction(50 << 20, models), []
+        action, weights = RebucketAction(50 << 20, knob), []
         if trial:
             action = KnobTrial(action, 4)
         more = True
         for step in range(12):
-            models.note_step(step)
+            knob.note_step(step)
             if step == 3 and fails is not None:
                 assert action.refusal() == ""
                 model._ddp_init_helper = failing
@@ -194,6 +195,7 @@ FAULTS = """
     dist.init_process_group("gloo")
     models = DdpModels(FaultBarrier(lambda level, text: print(text)))
     models.install()
+    knob = BucketKnob(models)
     plain = train(None)
     print("same", train(1) == plain)
     print("same", train(dist.get_rank()) == plain)

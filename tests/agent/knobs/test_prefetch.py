@@ -1,13 +1,14 @@
 """Other prefetch depths while an FSDP2 job trains: the same bits, the gathers that were asked for."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
-from overlaptop.agent.knobs.prefetch import PrefetchAction, PrefetchPass, chain_depth
+from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass, depth_of
 
 
 def test_ranks_train_to_the_same_bits_at_any_depth(train_twice):
@@ -117,10 +118,6 @@ def unit(*, weights=1):
     return SimpleNamespace(_fsdp_param_groups=groups, _device=torch.device("cuda", 0))
 
 
-def lists(units, asks):
-    return [(units[at], [units[each] for each in targets]) for at, targets in enumerate(asks)]
-
-
 @pytest.mark.parametrize(
     ("asks", "depth"),
     [
@@ -131,12 +128,13 @@ def lists(units, asks):
         ([[1], [], [3], []], 1),  # two models
         ([[1, 2], [2], [3], []], None),
         ([[1], [2], [], []], None),  # the last one is left out
-        ([[1], [0], [3], [2]], 1),  # round and round: nobody does so, and it must end
+        ([[1], [0], [3], [2]], 1),  # in a circle: nobody does so, and it must end
     ],
 )
 def test_a_depth_is_read_back_from_lists_of_any_order(asks, depth):
-    units = [unit() for _ in asks]
-    assert chain_depth(lists(units, asks)) == depth
+    units = [Mock(return_value=unit()) for _ in asks]  # as weak references
+    lists = {units[at]: tuple(units[each] for each in targets) for at, targets in enumerate(asks)}
+    assert depth_of(lists) == depth
 
 
 @pytest.mark.parametrize(
@@ -158,4 +156,4 @@ def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, re
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     for depth, refusal in ((3, why), (0, ""), (None, "")):
-        assert PrefetchAction(PrefetchPass(units, "forward"), depth).refusal() == refusal
+        assert PrefetchKnobs(units).action("prefetch_forward", depth).refusal() == refusal

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
 from overlaptop.agent.knobs.script_knobs import MAX_DECLARED, ScriptKnobs
 from overlaptop.wire import codec
 from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, KnobFacts
@@ -115,6 +115,7 @@ def test_change_comes_into_force_at_the_boundary(declared):
 class Group:
     """A process group that has begun so many collectives."""
 
+    group_name = "0"
     begun = 0
     counts = True
     _device_types = ("cpu", "cuda")
@@ -139,15 +140,16 @@ def world(monkeypatch):
 
 
 def test_position_has_collectives_and_the_present_value(declared, world):
-    knob = declare(declared, choices=CHOICES)
-    # Alone there is nobody to differ from.
-    assert declared.position(3, knob) == Position("all", "with accumulation 4")
+    declare(declared, choices=CHOICES)
+    action = declared.action("accumulation", 8)
     for step in range(3):
         world.begun = 100 + step
         declared.note_step(step)
-    assert declared.position(1, knob) == Position("all", "after 101 collectives with accumulation 4")
+    assert action.position(1) == Position("0", "after 101 collectives with accumulation 4")
     with pytest.raises(LookupError, match="does not know its position when step 7 began"):
-        declared.position(7, knob)
+        action.position(7)
+    dist.group.WORLD = None
+    assert action.position(7) == ANY_POSITION, "alone there is nobody to differ from"
 
 
 def test_knobs_are_refused_where_collectives_are_not_counted(declared, world):
