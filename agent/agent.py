@@ -33,7 +33,6 @@ from overlaptop.agent.measuring import Measuring
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.agent.reporting.step_reports import StepReports
 from overlaptop.agent.script.failure import failure_at_exit, failure_under_way
 from overlaptop.agent.stacks import StackSampler
 from overlaptop.agent.telemetry.telemetry import Telemetry
@@ -52,6 +51,7 @@ from overlaptop.wire.messages import (
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.hooks.training_thread import TrainingThread
+    from overlaptop.agent.reporting.reporter import StepReports
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 2.0
@@ -63,6 +63,8 @@ LEAVE_PYTHON_S = 0.1
 LAST_OF_ALL = -1000
 """Priority of a multiprocessing exit function: the job's own exit functions run first."""
 MAX_NOTICES = 64
+RECENT_STEPS = 8
+"""Steps kept; the shortest one counts as the length of a step."""
 NO_STEP = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
 
@@ -98,7 +100,9 @@ class Agent:
         self._fragment: int | None = None
         """A step that an optimizer began and the job's first call of `step` ended."""
         self._begun_by_optimizer = False
-        self._reports = StepReports()
+        self._reports: StepReports | None = None
+        self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
+        """Lengths of the last undisturbed steps."""
         self._training_thread = 0
         self._executor: CommandExecutor | None = None
         # After a fault, only this ends a command that runs on the job's thread.
@@ -271,8 +275,7 @@ class Agent:
         return self._place
 
     def _pace(self) -> StepProgress | None:
-        recent_ns = self._reports.recent_ns
-        return StepProgress(self._step, min(recent_ns)) if recent_ns else None
+        return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
 
     def _capture(self, rank: int, command: Command) -> Capture:
         write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
@@ -280,6 +283,10 @@ class Agent:
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
         if (source := self._measuring.source) is not None:
+            if self._reports is None:
+                from overlaptop.agent.reporting.reporter import StepReports
+
+                self._reports = StepReports(self._recent_ns)
             self._reports.send(source, sender, executor.marks, self._thread_times, self._fragment)
             while source.remarks:
                 self._notice("warning", source.remarks.popleft())
@@ -294,9 +301,9 @@ class Agent:
 
     def _send_stalled(self, sender: Sender) -> None:
         now_s, rank, thread = monotonic(), sender.place.rank, self._training_thread
-        if recent_ns := self._reports.recent_ns:
+        if self._recent_ns:
             moving, last_calls = (self._step, self._measuring.issued), self._measuring.last_calls
-            said = self._hangs.between_steps(rank, thread, moving, recent_ns, last_calls, now_s)
+            said = self._hangs.between_steps(rank, thread, moving, self._recent_ns, last_calls, now_s)
         else:
             thread = thread or threading.main_thread().ident or 0
             said = self._hangs.before_first_step(rank, thread, self._collectives_begun(), now_s)

@@ -1,15 +1,17 @@
-"""Turns a measured step into messages."""
+"""Sends the finished steps of one rank: totals of all, details of some while a dashboard watches."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from overlaptop.agent.control.action import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
+from overlaptop.agent.control.action import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH, StepMarks
+from overlaptop.agent.hooks.process_groups import members_of
 from overlaptop.agent.hooks.training_thread import TrainingThread
-from overlaptop.agent.sources.base import StepSpans
+from overlaptop.agent.reporting.sender import Sender
+from overlaptop.agent.sources.base import Source, StepSpans
 from overlaptop.agent.sources.schedule import Schedule, spread
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_where_known
@@ -31,6 +33,59 @@ UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakd
 MAX_SEGMENTS = 512
 """Segments sent for one lane; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
+MAX_DETAILS = 4
+"""Details sent at once when several measured steps arrive together."""
+MAX_MEMBERS = 64
+"""Larger groups are sent without their members: a dashboard never compares more ranks."""
+
+
+class StepReports:
+    """On the agent's thread."""
+
+    def __init__(self, recent_ns: deque[int]) -> None:
+        """``recent_ns`` gets the length of each undisturbed step."""
+        self._recent_ns = recent_ns
+        self._details_due = 0
+        """Steps whose detail may be sent now. It grows by one each round."""
+        self._comparisons = 0
+        """Comparisons of the cost meter when the cost was sent last."""
+
+    def send(
+        self,
+        source: Source,
+        sender: Sender,
+        marks: StepMarks,
+        thread: TrainingThread | None,
+        skipped: int | None,
+    ) -> None:
+        """Send the steps that the source has finished, except step ``skipped``. ``thread``: tells how the
+        training thread spent them.
+        """
+        rank, schedule, own = sender.place.rank, source.schedule, []
+        schedule.follow(sender.wanted)
+        taken = source.take()
+        if thread is not None:
+            thread.sample()
+        for measured in taken:
+            if measured.step == skipped:
+                continue
+            mark = marks.of(measured.step)
+            step = totals(measured, rank, sender.dropped + source.lost, mark, thread)
+            sender.put_step(step)
+            if not mark:
+                self._recent_ns.append(step.step_ns)
+                own.append(measured)
+        if schedule.cost.comparisons != self._comparisons:
+            self._comparisons = schedule.cost.comparisons
+            if (cost := own_cost(schedule, rank)) is not None:
+                sender.put_state(cost)
+        if not sender.wanted.detail:
+            return
+        self._details_due = min(self._details_due + 1, MAX_DETAILS)
+        for measured in best_detailed(own, self._details_due):
+            titles = {each.group for each in measured.collectives}
+            sender.put_step(detail(measured, rank, members_of(titles, MAX_MEMBERS)))
+            self._details_due -= 1
 
 
 def totals(

@@ -5,9 +5,7 @@ torch and numpy read on import.
 """
 
 import builtins
-import importlib.machinery
 import importlib.util
-import marshal
 import os
 import pkgutil
 import runpy
@@ -15,13 +13,13 @@ import sys
 import types
 from contextlib import suppress
 from dataclasses import replace
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 import overlaptop.agent
 from overlaptop.agent import options
-from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
 
@@ -31,30 +29,32 @@ if TYPE_CHECKING:  # imported inside the barrier, like everything that only the 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 RUNPY = runpy.run_module.__code__.co_filename
 """As in tracebacks: a frozen module's name, or a file's with ``-X frozen_modules=off``."""
-PYC_HEADER_BYTES = 16
 
 
 def main() -> None:
     command = options.parse(sys.argv[1:])
     target = command.target
     path = None if command.module else _absolute(target)
-    # A folder or an archive contains a module __main__. A script is read before anything else happens.
-    package = path is not None and pkgutil.get_importer(path) is not None
-    code = None if path is None or package else _script_code(path)
-    agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
-    _hide_our_frames()
-    sys.argv[:] = ["-m" if command.module else target, *command.arguments]
-    script_path.begin(path if package else _searched_first(path))
-    main_module = _new_main()
+    agent = None
     try:
+        # A folder or an archive contains a module __main__. A script is read before anything else happens.
+        package = path is not None and pkgutil.get_importer(path) is not None
+        code = None if path is None or package else _script_code(path)
+        agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
+        sys.argv[:] = ["-m" if command.module else target, *command.arguments]
+        _hand_over_imports(path if package else _searched_first(path))
+        main_module = _new_main()
         if path is None or code is None:
             # The function that Python itself calls for -m, folders and archives.
             runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
-            _execute(code, path, main_module)
+            main_module.__file__ = path
+            main_module.__dict__["__cached__"] = None
+            main_module.__loader__ = SourceFileLoader("__main__", path)
+            exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this is for
     except BaseException as end:
         with suppress(Exception):  # the script may have replaced the hook
-            _hide_our_frames()
+            _hide_our_start()
         if agent is not None:
             with suppress(Exception):  # the script's own SystemExit class may raise when inspected
                 agent.failure = failure_of(end)
@@ -89,8 +89,39 @@ def _searched_first(path: str | None) -> str | None:
         return None
 
 
+def _hand_over_imports(folder: str | None) -> None:
+    """Give the script Python's usual sys.path: ``folder`` (or an archive), if any, is searched first.
+
+    A script may import a random.py next to it. The agent has imported the standard library's random long
+    before, and the script must not get that one: modules that it would find in ``folder`` are forgotten.
+    The agent keeps them. Its later imports are its own modules, or modules that torch imports, too.
+    """
+    if not overlaptop.STARTED_BY_DASH_M and not sys.flags.safe_path:
+        del sys.path[0]  # the folder of our caller, such as a profiler
+    if folder is None:
+        return
+    imported = list(sys.modules)
+    start = "runpy" if "runpy" in sys.modules else "overlaptop"  # a script has the earlier ones as well
+    since = {name for name in imported[imported.index(start) :] if "." not in name}
+    shadowed = {name for name in since - {"overlaptop", "__main__"} if _is_shadowed(name, folder)}
+    if "typing" in shadowed:
+        shadowed |= since & {"typing_extensions"}  # msgspec's copy uses another typing than the script's
+    for name in imported:
+        if name.partition(".")[0] in shadowed:
+            del sys.modules[name]
+    sys.path.insert(0, folder)
+
+
+def _is_shadowed(name: str, folder: str) -> bool:
+    if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
+        return False  # these precede any folder
+    found = PathFinder.find_spec(name, [folder])
+    # A folder without __init__.py counts only if nothing else is found.
+    return found is not None and found.loader is not None
+
+
 def _script_code(path: str) -> types.CodeType:
-    """Compile a script, or load a compiled one. If it cannot be read, exit with Python's own message."""
+    """Compile a script. If it cannot be read, exit with Python's own message."""
     try:
         source = Path(path).read_bytes()
     except OSError as fault:
@@ -98,14 +129,7 @@ def _script_code(path: str) -> types.CodeType:
         sys.stderr.write(f"{line}\n")
         options.tell_torchrun(line)
         raise SystemExit(2) from None
-    _hide_our_frames()  # show a syntax error as Python does
-    # Python, too, decides by the name, or by the first half of the magic number.
-    if not path.endswith(".pyc") and source[:2] != importlib.util.MAGIC_NUMBER[:2]:
-        return compile(source, path, "exec", dont_inherit=True)
-    if not source.startswith(importlib.util.MAGIC_NUMBER):
-        raise RuntimeError("Bad magic number in .pyc file")
-    code: types.CodeType = marshal.loads(source[PYC_HEADER_BYTES:])  # noqa: S302 - the user's own script
-    return code
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _new_main() -> ModuleType:
@@ -118,60 +142,21 @@ def _new_main() -> ModuleType:
     return module
 
 
-def _execute(code: types.CodeType, path: str, module: ModuleType) -> None:
-    module.__file__ = path
-    module.__dict__["__cached__"] = None
-    compiled = path.endswith(".pyc") or code.co_filename != path
-    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
-    module.__loader__ = loader("__main__", path)
-    exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
-
-
-def _hide_our_frames() -> None:
-    """Show tracebacks as without us: no frames of runpy's start or of the agent's hooks."""
+def _hide_our_start() -> None:
+    """Show the traceback as without us: no frames of the runpy that started us, nor our own behind it."""
     shown = sys.excepthook
 
-    def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        # Python shows the exceptions' own tracebacks, not the one passed.
-        for each in _chain(value):
-            # The base class's method works even if the exception is a frozen dataclass.
-            BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
-        shown(kind, value, value.__traceback__ if traceback is not None else None)
+    def show(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+        at = kept = value.__traceback__  # Python shows this one, not the one passed
+        while at is not None and (file := at.tb_frame.f_code.co_filename).startswith((HERE, RUNPY)):
+            at = at.tb_next
+            if file.startswith(HERE):
+                kept = at
+        # The base class's method works even if the exception is a frozen dataclass.
+        BaseException.with_traceback(value, kept)
+        shown(kind, value, kept)
 
-    if getattr(shown, "__module__", None) != __name__:
-        sys.excepthook = show
-
-
-def _chain(value: BaseException) -> list[BaseException]:
-    """Return an exception, its causes and contexts, and the members of groups."""
-    chain: list[BaseException] = []
-    waiting: list[BaseException | None] = [value]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and all(each is not known for known in chain):  # == may run the script's code
-            chain.append(each)
-            waiting += (each.__cause__, each.__context__)
-            if isinstance(each, BaseExceptionGroup):
-                waiting += each.exceptions
-    return chain
-
-
-def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames of this package and of the runpy that started it."""
-    kept: list[TracebackType] = []
-    started = False
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not filename.startswith(HERE):
-            kept.append(traceback)
-            started = started or filename != RUNPY
-        elif not started:
-            kept.clear()  # frames of our own start; a later runpy is the script's
-        traceback = traceback.tb_next
-    clean = None
-    for each in reversed(kept):
-        clean = TracebackType(clean, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return clean
+    sys.excepthook = show
 
 
 def is_bundled(target: str, *, module: bool) -> bool:
