@@ -307,7 +307,7 @@ def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
         return
     try:
         sites = nvml.gpus()
-        driver = nvml_library.text(nvml.call("nvmlSystemGetDriverVersion"))
+        driver = nvml.call("nvmlSystemGetDriverVersion")
         names = Counter(site.name for site in sites)
         gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
         yield ok("nvml", f"driver {driver}, {gpus}")

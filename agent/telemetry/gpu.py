@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from overlaptop.agent.telemetry.numa import GpuPlace
-from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError, pci_bus_id, text
+from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError, pci_bus_id
 from overlaptop.agent.telemetry.rates import PAYLOAD_BYTES, WRITE_BYTES
 from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite, Unknown
 
@@ -218,7 +218,7 @@ class GpuFacts:
             return "nvswitch", ""
         if kind != self._library.NVML_NVLINK_DEVICE_TYPE_GPU:
             raise NvmlError(f"NVLink {link} leads to neither a GPU nor a switch")
-        other = pci_bus_id(text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link).busId))
+        other = pci_bus_id(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link).busId)
         for site in self._gpus:
             if site.pci_bus_id == other:
                 return "nvlink", site.uuid

@@ -6,8 +6,6 @@ shows to any reading thread. The job's other threads begin with a copy of them.
 
 import os
 import re
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,11 +37,7 @@ _POLICY = re.compile(
 )
 
 
-TORCHRUN = "torchrun --numa-binding=node"
-NEEDS = "torch 2.9 and numactl"
-"""torchrun's option fails without numactl."""
-FIRST_TORCH = "2.9.0.dev0"
-"""NVIDIA's containers have pre-releases, too."""
+TORCHRUN = "torchrun --numa-binding=node (needs torch 2.9 and numactl)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +223,6 @@ class NumaMonitor:
         self._root = root
         self._threads = ThreadPlaces(root)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
-        torch = sys.modules.get("torch")
-        has_option = torch is not None and torch.__version__ >= FIRST_TORCH
-        self._torchrun_binds = has_option and shutil.which("numactl") is not None
         self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
         self._unknown_for_good: dict[str, str] = {}
@@ -316,9 +307,8 @@ class NumaMonitor:
             reason = f"runs on {_nodes(nodes)}, its GPU is on node {node}"
             return "wrong node", reason, self._move(node, nodes)
         if nodes != {node}:
-            near = " of the right socket" if _on_one_socket(topology, nodes) else ""
-            reason = f"may run on {_nodes(nodes)}{near}, its GPU is on node {node}"
-            return "unbound", reason, self._bind(node)
+            advice = TORCHRUN if self._by_torchrun else self._numactl(node)
+            return "unbound", f"may run on {_nodes(nodes)}, its GPU is on node {node}", advice
         return self._judge_memory(node, policy)
 
     def _judge_memory(self, node: int, policy: MemoryPolicy | None) -> tuple[str, str, str]:
@@ -333,12 +323,6 @@ class NumaMonitor:
             return state, f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})", advice
         return "bound", where, ""
 
-    def _bind(self, node: int) -> str:
-        """Return the command that binds the rank to the CPUs and memory of `node`."""
-        if self._by_torchrun:
-            return TORCHRUN if self._torchrun_binds else f"{TORCHRUN} (needs {NEEDS})"
-        return self._numactl(node)
-
     def _move(self, node: int, now: Collection[int]) -> str:
         """Return the advice for a process that may use no CPU of `node`: something outside restricts it."""
         cpus = self._topology.cpus_by_node.get(node)
@@ -349,17 +333,9 @@ class NumaMonitor:
             return f"the job's cgroup has CPUs of {_nodes(now)} only: have it given {format_list(cpus)}"
         return self._numactl(node, "--all ")
 
-    def _numactl(self, node: int, more: str = "") -> str:
-        if any(each.node == node and each.memory_bytes == 0 for each in self._topology.nodes):
-            # numactl does not accept the number of a node without memory.
-            cpus = self._topology.cpus_by_node.get(node, ())
-            return f"numactl {more}--physcpubind={format_list(cpus)}"
+    @staticmethod
+    def _numactl(node: int, more: str = "") -> str:
         return f"numactl {more}--cpunodebind={node} --preferred={node}"
-
-
-def _on_one_socket(topology: Topology, nodes: Collection[int]) -> bool:
-    sockets = {topology.socket_by_node.get(node) for node in nodes}
-    return len(sockets) == 1 and None not in sockets
 
 
 def _nodes(numbers: Collection[int]) -> str:

@@ -170,9 +170,9 @@ class Nvml:
         for index in range(self.call("nvmlDeviceGetCount")):
             with contextlib.suppress(NvmlError):
                 handle = self.call("nvmlDeviceGetHandleByIndex", index)
-                uuid = text(self.call("nvmlDeviceGetUUID", handle))
-                name = text(self.call("nvmlDeviceGetName", handle))
-                bus_id = pci_bus_id(text(self.call("nvmlDeviceGetPciInfo", handle).busId))
+                uuid = self.call("nvmlDeviceGetUUID", handle)
+                name = self.call("nvmlDeviceGetName", handle)
+                bus_id = pci_bus_id(self.call("nvmlDeviceGetPciInfo", handle).busId)
                 self._handles[uuid] = handle
                 sites.append(GpuSite(index, uuid, name, bus_id, None))
         return tuple(sites)
@@ -182,11 +182,6 @@ class Nvml:
         if uuid not in self._handles:
             self._handles[uuid] = self.call("nvmlDeviceGetHandleByUUID", uuid)
         return self._handles[uuid]
-
-
-def text(raw: str | bytes) -> str:
-    """Decode NVML's text; older pynvml versions return bytes."""
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
 def pci_bus_id(nvml_id: str) -> str:

@@ -161,7 +161,7 @@ class Rates:
             self._by_gpm = refusal
         self._ways: dict[str, list[Callable[[], Any]]] = {
             **{name: [partial(self._from_gpm, name)] for name in _METRICS},
-            "memory_used_bytes": [self._memory_without_reserve, self._memory],
+            "memory_used_bytes": [self._memory],
             "power_mw": [partial(self._call, "nvmlDeviceGetPowerUsage")],
             "sm_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_SM)],
             "memory_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_MEM)],
@@ -252,15 +252,9 @@ class Rates:
         direction = getattr(self._nvml.library, _PCIE_THROUGHPUTS[name])
         return 1000 * int(self._call("nvmlDeviceGetPcieThroughput", direction))
 
-    def _memory_without_reserve(self) -> int:
-        """Return used memory as nvidia-smi counts it: without the driver's own reserve."""
-        version = getattr(self._nvml.library, "nvmlMemory_v2", None)
-        if version is None:
-            raise NvmlError("this nvidia-ml-py is too old for it")
-        return int(self._call("nvmlDeviceGetMemoryInfo", version).used)
-
     def _memory(self) -> int:
-        return int(self._call("nvmlDeviceGetMemoryInfo").used)
+        """Return used memory as nvidia-smi counts it: without the driver's own reserve."""
+        return int(self._call("nvmlDeviceGetMemoryInfo", self._nvml.library.nvmlMemory_v2).used)
 
     def _clock(self, domain: int) -> int:
         return HZ_PER_MHZ * int(self._call("nvmlDeviceGetClockInfo", domain))

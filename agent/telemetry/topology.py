@@ -42,8 +42,6 @@ class Topology:
     unknown: tuple[Unknown, ...]
     cpus_by_node: Mapping[int, frozenset[int]]
     """Online CPUs of nodes that have any."""
-    socket_by_node: Mapping[int, int]
-    """The physical package of a node's CPUs."""
     _root: Path = field(repr=False)
     _nic_by_path: Mapping[tuple[str, ...], Nic] = field(repr=False)
     """The path leads from the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""
@@ -76,15 +74,10 @@ class Topology:
             nic_by_path = _nics(root, _only(cpus_by_node))
         except UnavailableError as reason:
             unknown.append(Unknown("nics", str(reason)))
-        packages = {
-            node: read_int(root / f"sys/devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
-            for node, cpus in cpus_by_node.items()
-        }
         return cls(
             nodes=tuple(nodes),
             unknown=tuple(unknown),
             cpus_by_node=cpus_by_node,
-            socket_by_node={node: at for node, at in packages.items() if at is not None and at >= 0},
             _root=root,
             _nic_by_path=nic_by_path,
         )

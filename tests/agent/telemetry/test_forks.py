@@ -11,23 +11,22 @@ import pytest
 JOB = """
 import os, sys, threading
 sys.path.insert(0, sys.argv[1])
-import pynvml
 from telemetry import machines
 from overlaptop.agent.telemetry import nvml as module
 from overlaptop.agent.telemetry.nvml import Nvml
 
-driver = pynvml.nvmlLib = machines.h200_pair()
+driver = sys.modules["pynvml"] = machines.h200_pair()
 nvml = Nvml.open()
 nvml.gpus()
 begun, free, inside = threading.Event(), threading.Event(), []
 
-def power(self, handle, number):
+def power(gpu):
     inside.append(True)
     begun.set()
     free.wait()
     inside.clear()
 
-type(driver)._nvmlDeviceGetPowerUsage = power
+driver.nvmlDeviceGetPowerUsage = power
 call = ("nvmlDeviceGetPowerUsage", nvml.handle(machines.uuid(1)))
 threading.Thread(target=nvml.call, args=call, daemon=True).start()
 begun.wait()

@@ -41,12 +41,11 @@ JOB = f"""
 ON_TWO_H200S = f"""
     sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
     import os
-    import pynvml
     from telemetry import machines
     import overlaptop.agent.sources.choice as choice
     from overlaptop.agent.telemetry.telemetry import JobGpu
 
-    driver = pynvml.nvmlLib = machines.h200_pair()
+    driver = sys.modules["pynvml"] = machines.h200_pair()
     driver.between_samples_us = 500_000
     rank = int(os.environ["RANK"])
     choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
@@ -65,7 +64,7 @@ SEES_IMPORTS = """
                 return importlib.machinery.ModuleSpec(name, self)
 
         def create_module(self, spec):
-            return pynvml
+            return driver
 
         def exec_module(self, module):
             pass

@@ -1,13 +1,11 @@
-"""What a rank is told of its NUMA placement: the state, the sentence, and what to type."""
+"""A rank's NUMA placement: what is read of the process, its state, the sentence, and what to type."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
-from torch.torch_version import TorchVersion
 
 from overlaptop.agent.telemetry import numa
+from overlaptop.agent.telemetry.files import UnavailableError
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts
@@ -15,44 +13,26 @@ from overlaptop.wire.devices import NodeShare, NumaFacts
 from .trees import (
     GRACE_HOPPER,
     NPS4,
-    TORCHRUN,
     TWO_SOCKETS,
     Device,
     Machine,
     Process,
     expand,
     lay_out,
+    set_process,
     watched,
+    write,
 )
 
 
-@pytest.fixture(autouse=True)
-def knows_all_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's torchrun has the option and numactl is there, unless a test says otherwise."""
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.9.0a0+50eac8"))
-    monkeypatch.setattr(numa.shutil, "which", lambda name: f"/usr/bin/{name}")
-
-
-def facts(
-    machine: Machine,
-    running: Process,
-    root: Path,
-    gpu: int | None = 0,
-    *,
-    memory_node: int | None = None,
-    memory_affinity: tuple[int, ...] = (),
-    environ: Mapping[str, str] = TORCHRUN,
-) -> NumaFacts:
+def facts(machine: Machine, running: Process, root: Path, gpu: int = 0, **place) -> NumaFacts:
     lay_out(machine, running, root)
-    place = None if gpu is None else GpuPlace(machine.gpus[gpu].address, memory_affinity, memory_node)
-    return watched(root, place, environ)
+    return watched(root, GpuPlace(machine.gpus[gpu].address, **place))
 
 
 def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
-    found = facts(
-        TWO_SOCKETS, Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1"), tmp_path, gpu=5
-    )
-    assert found == NumaFacts(
+    running = Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1")
+    assert facts(TWO_SOCKETS, running, tmp_path, gpu=5) == NumaFacts(
         rank=3,
         gpu_node=1,
         gpu_memory_node=None,
@@ -72,11 +52,9 @@ def verdict(found: NumaFacts) -> tuple[str, str, str]:
     return found.state, found.reason, found.advice
 
 
-BIND = "torchrun --numa-binding=node"
-
-
 def unbound(nodes: str, node: int) -> tuple[str, str, str]:
-    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", BIND
+    advice = "torchrun --numa-binding=node (needs torch 2.9 and numactl)"
+    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", advice
 
 
 def wrong(nodes: str, node: int) -> tuple[str, str, str]:
@@ -90,7 +68,6 @@ def wrong(nodes: str, node: int) -> tuple[str, str, str]:
         (TWO_SOCKETS, 0, "0-223", unbound("0-1", 0)),
         (TWO_SOCKETS, 0, "3", ("bound", "runs on node 0 with its GPU", "")),
         (TWO_SOCKETS, 7, "0-55", wrong("node 0", 1)),
-        (NPS4, 0, "0-63,128-191", unbound("0-3 of the right socket", 3)),
         (NPS4, 0, "0-47", wrong("nodes 0-2", 3)),
     ],
 )
@@ -102,15 +79,11 @@ def test_the_cpus_decide(
 
 def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
     found = facts(GRACE_HOPPER, Process("0-71"), tmp_path, memory_node=1, memory_affinity=(0, 1))
-    assert verdict(found) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    one_node = ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    assert verdict(found) == one_node
     assert (found.gpu_node, found.gpu_memory_node) == (0, 1)
     recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
-    assert verdict(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
-    assert recorded.unknown == ()
-
-
-UNPLACED = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
-"""By its firmware."""
+    assert (verdict(recorded), recorded.unknown) == (one_node, ())
 
 
 @pytest.mark.parametrize(
@@ -120,14 +93,9 @@ UNPLACED = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01
 def test_memory_affinity_counts_where_firmware_says_nothing(
     affinity: tuple[int, ...], memory_node: int | None, node: int | None, tmp_path: Path
 ) -> None:
-    topology = Topology.read(lay_out(UNPLACED, Process("0"), tmp_path))
+    unplaced = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
+    topology = Topology.read(lay_out(unplaced, Process("0"), tmp_path))
     assert gpu_node(topology, GpuPlace("0000:01:00.0", affinity, memory_node)) == node
-
-
-def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
-    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, None)
-    assert verdict(found) == ("no gpu", "the rank computes on no GPU that it could be near to", "")
-    assert found.cpu_nodes == (NodeShare(0, 112), NodeShare(1, 112))
 
 
 @pytest.mark.parametrize(
@@ -144,17 +112,6 @@ def test_memory_from_another_node_is_said(policy: str, state: str, but: str, tmp
     assert (found.state, found.reason, bool(found.advice)) == (state, reason, bool(but))
 
 
-def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = facts(TWO_SOCKETS, Process("0-223"), tmp_path / "alone", 4, environ={})
-    assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
-    lacking = ((numa.shutil, "which", lambda _: None), (torch, "__version__", TorchVersion("2.8.0+cu128")))
-    for owner, name, value in lacking:
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, value)
-            found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
-        assert found.advice == f"{BIND} (needs torch 2.9 and numactl)"
-
-
 def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:
     found = facts(TWO_SOCKETS, Process("0-55", cgroup_cpus="0-55,112-167"), tmp_path, 4)
     assert found.state == "wrong node"
@@ -163,12 +120,11 @@ def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:
 
 def test_placement_without_the_files_is_unknown_with_reasons(tmp_path: Path) -> None:
     found = watched(tmp_path, GpuPlace("0000:01:00.0"))
-    assert found.state == "unknown"
+    assert (found.state, found.advice) == ("unknown", "")
     assert found.reason.startswith("the machine's NUMA nodes are not known: ")
-    assert found.advice == ""
-    names = {unknown.name for unknown in found.unknown}
-    assert names == {"gpu_node", "cpu_set", "memory_policy", "threads_by_node"}
-    assert all("No such file" in each.reason for each in found.unknown if each.name != "gpu_node")
+    reasons = {unknown.name: unknown.reason for unknown in found.unknown}
+    assert reasons.keys() == {"gpu_node", "cpu_set", "memory_policy", "threads_by_node"}
+    assert all("No such file" in reason for name, reason in reasons.items() if name != "gpu_node")
     assert (found.cpu_set, found.cpu_nodes, found.memory_policy, found.nic) == ("", (), "", "")
 
 
@@ -177,11 +133,102 @@ def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) ->
         watched(expand(f"four-nodes-{how}", tmp_path / how), GpuPlace("0000:81:00.0"), environ={})
         for how in ("unbound", "bound", "wrong")
     )
-    assert free.reason == "may run on nodes 0-3, its GPU is on node 3"
-    assert free.advice.startswith("numactl --cpunodebind=3 --preferred=3")
+    reason = "may run on nodes 0-3, its GPU is on node 3"
+    assert verdict(free) == ("unbound", reason, "numactl --cpunodebind=3 --preferred=3")
     assert free.cpu_nodes == tuple(NodeShare(node, 2) for node in range(4))
     assert (free.gpu_node, free.nic, free.nic_node) == (3, "eth0", 3)
     assert (near.state, near.advice, near.cpu_set) == ("bound", "", "6-7")
     assert [share.node for share in near.threads_by_node] == [3]
     assert verdict(far) == wrong("node 0", 3)
     assert [each.memory_policy for each in (free, near, far)] == ["default", "prefer:3", "bind:0"]
+
+
+def test_offline_cpus_are_left_out(tmp_path: Path) -> None:
+    lay_out(NPS4, Process("0-8191"), tmp_path)
+    assert numa.cpu_set(tmp_path) == frozenset(range(256))
+    (tmp_path / "sys/devices/system/cpu/online").unlink()
+    assert numa.cpu_set(tmp_path) == frozenset(range(8192)), "then what the process says"
+    write(tmp_path, "proc/self/status", "Cpus_allowed:\tff\n")
+    with pytest.raises(UnavailableError):
+        numa.cpu_set(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "nodes"),
+    [
+        ("default", "default", set()),
+        ("prefer (many):0-1", "prefer (many):0-1", {0, 1}),
+        ("bind=static:2-3", "bind:2-3", {2, 3}),
+        ("interleave=relative|balancing:0,2", "interleave:0,2", {0, 2}),
+    ],
+)
+def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int], tmp_path: Path) -> None:
+    set_process(Process("0", policy=words), tmp_path)
+    policy = numa.memory_policy(tmp_path)
+    assert (policy.text, policy.nodes) == (text, nodes)
+    write(tmp_path, "proc/self/numa_maps", "55c000000000 newpolicy:1 anon=1")
+    with pytest.raises(UnavailableError, match="names no policy"):
+        numa.memory_policy(tmp_path)
+
+
+def test_first_mappings_give_the_processes_policy(tmp_path: Path) -> None:
+    """The heap comes after the program's own, and to look through it costs milliseconds a GiB."""
+    own = "200000000 bind:7 anon=1 N7=1 kernelpagesize_kB=4"
+    program = [f"55dcef0d{n}000 prefer:1 file=/usr/bin/python3.11 mapped=32 N1=32" for n in range(5)]
+    heap = ["55dd0b891000 bind:7 heap anon=293 dirty=293 active=0 N7=293 kernelpagesize_kB=4"] * 20
+    for lines in ([*program, *heap], [own, *program[:3]]):
+        write(tmp_path, "proc/self/numa_maps", "\n".join(lines))
+        assert numa.memory_policy(tmp_path).text == "prefer:1"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "cpus"),
+    [
+        ("0::/a/b\n", "a/b/cpuset.cpus.effective", {0, 1}),
+        ("0::/../../outside\n", "cpuset.cpus.effective", {0, 1}),
+        ("9:cpu:/x\n3:cpuset,misc:/y\n0::/\n", "cpuset/y/cpuset.effective_cpus", {0, 1}),
+        ("0::/a\n", "b/cpuset.cpus.effective", None),
+        ("", "cpuset.cpus.effective", None),
+    ],
+)
+def test_a_cgroup_s_cpus_are_found_in_both_versions(
+    cgroup: str, file: str, cpus: set[int] | None, tmp_path: Path
+) -> None:
+    assert numa.cgroup_cpus(tmp_path) is None, "there is no /proc"
+    write(tmp_path, "proc/self/cgroup", cgroup)
+    write(tmp_path, f"sys/fs/cgroup/{file}", "0-1\n")
+    assert numa.cgroup_cpus(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "limit"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "cpu.max": "800000 100000"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000"}, 0.5),
+        ("3:cpu:/y\n", {"cpu/y/cpu.cfs_quota_us": "200000", "cpu/y/cpu.cfs_period_us": "100000"}, 2.0),
+        ("", {"cpu.max": "150000 100000"}, None),
+    ],
+)
+def test_the_least_limit_of_a_cgroup_s_cpu_time_counts(
+    cgroup: str, files: dict[str, str], limit: float | None, tmp_path: Path
+) -> None:
+    write(tmp_path, "proc/self/cgroup", cgroup)
+    for name, content in files.items():
+        write(tmp_path, f"sys/fs/cgroup/{name}", f"{content}\n")
+    assert numa.cpu_limit(tmp_path) == limit
+
+
+def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> None:
+    set_process(Process("0-223", threads=[3] * 100 + [60] * 50), tmp_path)
+    threads = numa.ThreadPlaces(tmp_path)
+    for _ in range(4):
+        threads.read()
+        assert (threads.cpus, threads.reason) == (None, "still being read")
+    threads.read()
+    assert (threads.cpus, threads.reason) == ({3: 100, 60: 50}, "")
+    set_process(Process("0-223", threads=[7] * 150), tmp_path)
+    threads.read()
+    assert threads.cpus == {3: 100, 60: 50}, "until the next round is complete"
+    for _ in range(4):
+        threads.read()
+    assert threads.cpus == {7: 150}

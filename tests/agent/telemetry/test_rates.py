@@ -13,8 +13,9 @@ from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 
 from . import machines
-from .driver import GPU_IS_LOST, MIB, NOT_SUPPORTED, Driver, install
+from .machines import GPU_IS_LOST, NOT_SUPPORTED, Driver
 
+MIB = 1 << 20
 HALF_S_US = 500_000
 PAYLOAD_BYTES = 256
 NVLINK_RATES = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
@@ -25,23 +26,15 @@ TX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 
 
 class Sampled:
-    def __init__(self, driver: Driver, nvml: Nvml, nvlinks: int) -> None:
+    def __init__(self, driver: Driver, nvlinks: int = 18) -> None:
         self.driver = driver
         self.gpu = driver.gpus[0]
+        nvml = Nvml(driver)
         self.rates = Rates(nvml, 5, nvml.handle(machines.uuid(1)), nvlinks)
 
     def sample(self, after_us: int = HALF_S_US) -> DeviceSample:
         self.driver.now_us += after_us
         return self.rates.sample()
-
-
-@pytest.fixture
-def sampled(opened):
-    def begin(driver: Driver | None = None, nvlinks: int = 18) -> Sampled:
-        driver = driver or machines.h200_pair()
-        return Sampled(driver, opened(driver), nvlinks)
-
-    return begin
 
 
 def to_gpu(counted: float) -> int:
@@ -64,8 +57,8 @@ def reasons(told: DeviceSample) -> dict[str, str]:
     return {unknown.name: unknown.reason for unknown in told.unknown}
 
 
-def test_by_gpm_every_figure_is_exact(sampled) -> None:
-    of, began_ns = sampled(), time.time_ns()
+def test_by_gpm_every_figure_is_exact() -> None:
+    of, began_ns = Sampled(machines.h200_pair()), time.time_ns()
     first, second = of.sample(), of.sample()
     assert reasons(first) == dict.fromkeys(BY_GPM, "the first of two readings")
     assert second == DeviceSample(
@@ -88,21 +81,21 @@ def test_by_gpm_every_figure_is_exact(sampled) -> None:
     assert began_ns <= second.at_ns <= time.time_ns()
 
 
-def test_a_gpu_cut_up_by_mig_goes_on_without_gpm(sampled) -> None:
-    of = sampled()
+def test_a_gpu_cut_up_by_mig_goes_on_without_gpm() -> None:
+    of = Sampled(machines.h200_pair())
     of.gpu.pcie_kbps = (1, 2)
     of.driver.refuse["nvmlGpmSampleGet"] = NOT_SUPPORTED
     told = of.sample()
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(1000), to_gpu(2000))
     assert told.sm_activity is None
-    assert of.driver.samples == set()
+    assert of.driver.samples == 0
     of.driver.calls.clear()
     of.sample()
     assert "nvmlGpmSampleGet" not in of.driver.calls
 
 
-def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on(sampled) -> None:
-    of = sampled()
+def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on() -> None:
+    of = Sampled(machines.h200_pair())
     of.driver.calls.clear()
     of.sample()
     of.driver.refuse = dict.fromkeys(of.driver.calls, GPU_IS_LOST)
@@ -115,11 +108,11 @@ def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on(sampled) -> None:
     assert of.sample().unknown == ()
 
 
-def test_older_names_serve_an_old_driver(sampled) -> None:
-    of = sampled(machines.l40(), nvlinks=0)
+def test_older_names_serve_an_old_driver() -> None:
+    of = Sampled(machines.l40(), nvlinks=0)
     of.gpu.throttle = 0x04
     told = of.sample()
-    assert (told.throttle_reasons, told.memory_used_bytes) == (("power cap",), 41 << 30)
+    assert (told.throttle_reasons, told.memory_used_bytes) == (("power cap",), 40 << 30)
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(1_000_000), to_gpu(2_000_000))
     assert reasons(told)["sm_activity"] == "this driver is too old for it"
     of.driver.calls.clear()
@@ -127,8 +120,8 @@ def test_older_names_serve_an_old_driver(sampled) -> None:
     assert not set(of.driver.calls) & set(of.driver.refuse)
 
 
-def test_the_counters_of_an_a100_give_bytes_by_their_own_time(sampled) -> None:
-    of = sampled(machines.a100_bridge())
+def test_the_counters_of_an_a100_give_bytes_by_their_own_time() -> None:
+    of = Sampled(machines.a100_bridge())
     first = reasons(of.sample())
     assert {first[name] for name in NVLINK_RATES} == {"the first of two readings"}
     of.gpu.counters[RX] += 4_000_000
@@ -143,21 +136,17 @@ def test_the_counters_of_an_a100_give_bytes_by_their_own_time(sampled) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10**7)), min_size=2, max_size=6))
 def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tuple[int, int]]) -> None:
-    driver = machines.a100_bridge()
-    with pytest.MonkeyPatch.context() as patch:
-        install(driver, patch)
-        of = Sampled(driver, Nvml.open(), nvlinks=18)
-        last = None
-        for count, after_us in readings:
-            of.gpu.counters[RX] = count
-            told = of.sample(after_us)
-            if last is None or count < last:
-                assert told.nvlink_rx_bytes_per_s is None
-                assert "nvlink_rx_bytes_per_s" in reasons(told)
-            else:
-                expected = (count - last) * 1024 / (after_us / 1e6)
-                assert told.nvlink_rx_bytes_per_s == pytest.approx(expected, rel=1e-9, abs=1)
-            last = count
+    of, last = Sampled(machines.a100_bridge()), None
+    for count, after_us in readings:
+        of.gpu.counters[RX] = count
+        told = of.sample(after_us)
+        if last is None or count < last:
+            assert told.nvlink_rx_bytes_per_s is None
+            assert "nvlink_rx_bytes_per_s" in reasons(told)
+        else:
+            expected = (count - last) * 1024 / (after_us / 1e6)
+            assert told.nvlink_rx_bytes_per_s == pytest.approx(expected, rel=1e-9, abs=1)
+        last = count
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
 class Node:
     cpus: str
     gib: int = 128
-    socket: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def expand(name: str, root: Path) -> Path:
     for line in (DATA / f"{name}.tree").read_text().splitlines():
         path, tab, content = line.partition("\t")
         if tab:
-            _write(root, path, json.loads(content))
+            write(root, path, json.loads(content))
         else:
             path, _, target = line.partition(" -> ")
             _link(root, path, target)
@@ -80,40 +79,36 @@ def lay_out(machine: Machine, process: Process, root: Path) -> Path:
     """Write a described machine, and a process on it, below `root`."""
     for number, node in machine.nodes.items():
         folder = f"sys/devices/system/node/node{number}"
-        _write(root, f"{folder}/cpulist", f"{node.cpus}\n")
-        _write(root, f"{folder}/meminfo", f"Node {number} MemTotal:       {node.gib << 20} kB\n")
-        if node.cpus:
-            first = node.cpus.replace(",", "-").split("-")[0]
-            package = f"sys/devices/system/cpu/cpu{first}/topology/physical_package_id"
-            _write(root, package, f"{node.socket}\n")
+        write(root, f"{folder}/cpulist", f"{node.cpus}\n")
+        write(root, f"{folder}/meminfo", f"Node {number} MemTotal:       {node.gib << 20} kB\n")
     online = ",".join(node.cpus for node in machine.nodes.values() if node.cpus)
-    _write(root, "sys/devices/system/cpu/online", f"{online}\n")
+    write(root, "sys/devices/system/cpu/online", f"{online}\n")
     for device in (*machine.gpus, *machine.infiniband.values(), *machine.ethernet.values()):
         _plug(root, device)
     (root / "sys/devices/virtual/net/lo").mkdir(parents=True)
     _link(root, "sys/class/net/lo", "../../devices/virtual/net/lo")
     for name, device in machine.infiniband.items():
         _show(root, device, "infiniband", name)
-        _write(root, f"{_folder(device)}/infiniband/{name}/ports/1/rate", "400 Gb/sec (4X NDR)\n")
+        write(root, f"{_folder(device)}/infiniband/{name}/ports/1/rate", "400 Gb/sec (4X NDR)\n")
         _show(root, device, "net", name.replace("mlx5_", "ib"))
     for name, device in machine.ethernet.items():
         _show(root, device, "net", name)
-        _write(root, f"{_folder(device)}/net/{name}/speed", "25000\n")
+        write(root, f"{_folder(device)}/net/{name}/speed", "25000\n")
     set_process(process, root)
     return root
 
 
 def set_process(process: Process, root: Path) -> None:
-    _write(root, "proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{process.cpus}\nThreads:\t1\n")
+    write(root, "proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{process.cpus}\nThreads:\t1\n")
     for number, cpu in enumerate(process.threads, 100):
         # From the third field on; the name holds what a careless reader trips over.
         fields = ["S", *"0" * 35, str(cpu), *"0" * 13]
-        _write(root, f"proc/self/task/{number}/stat", f"{number} (pt) S (x 1) {' '.join(fields)}\n")
+        write(root, f"proc/self/task/{number}/stat", f"{number} (pt) S (x 1) {' '.join(fields)}\n")
     maps = f"55c000000000 {process.policy} file=/usr/bin/python3 mapped=2 N0=2 kernelpagesize_kB=4\n"
-    _write(root, "proc/self/numa_maps", maps)
-    _write(root, "proc/self/cgroup", "0::/job\n")
+    write(root, "proc/self/numa_maps", maps)
+    write(root, "proc/self/cgroup", "0::/job\n")
     if process.cgroup_cpus:
-        _write(root, "sys/fs/cgroup/job/cpuset.cpus.effective", f"{process.cgroup_cpus}\n")
+        write(root, "sys/fs/cgroup/job/cpuset.cpus.effective", f"{process.cgroup_cpus}\n")
 
 
 def _folder(device: Device) -> str:
@@ -121,7 +116,7 @@ def _folder(device: Device) -> str:
 
 
 def _plug(root: Path, device: Device) -> None:
-    _write(root, f"{_folder(device)}/numa_node", f"{device.numa_node}\n")
+    write(root, f"{_folder(device)}/numa_node", f"{device.numa_node}\n")
     _link(root, f"sys/bus/pci/devices/{device.address}", f"../../../devices/{'/'.join(device.path)}")
 
 
@@ -131,7 +126,7 @@ def _show(root: Path, device: Device, kind: str, name: str) -> None:
     _link(root, f"sys/class/{kind}/{name}", f"../../{folder.removeprefix('sys/')}")
 
 
-def _write(root: Path, path: str, content: str) -> None:
+def write(root: Path, path: str, content: str) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(content)
 
@@ -149,7 +144,7 @@ def _below(bridge: int, address: str, node: int, *switch: str) -> Device:
 # Two sockets, eight GPUs, each with an adapter at the same port.
 _PORTS = tuple(zip((0x10, 0x20, 0x30, 0x40, 0x90, 0xA0, 0xB0, 0xC0), (0,) * 4 + (1,) * 4, strict=True))
 TWO_SOCKETS = Machine(
-    nodes={0: Node("0-55,112-167", 1024, 0), 1: Node("56-111,168-223", 1024, 1)},
+    nodes={0: Node("0-55,112-167", 1024), 1: Node("56-111,168-223", 1024)},
     gpus=[_below(bus, f"0000:{bus + 1:02x}:00.0", node) for bus, node in _PORTS],
     infiniband={
         f"mlx5_{number}": _below(bus, f"0000:{bus + 2:02x}:00.0", node)
@@ -161,7 +156,7 @@ TWO_SOCKETS = Machine(
 # Two AMD sockets of four nodes each (NPS4); below each of four switches two GPUs and two adapters.
 _SWITCHES = ((0x00, 3), (0x40, 1), (0x80, 7), (0xB0, 5))
 NPS4 = Machine(
-    nodes={n: Node(f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}", 128, n // 4) for n in range(8)},
+    nodes={n: Node(f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}") for n in range(8)},
     gpus=[
         _below(bus, f"0000:{bus + at:02x}:00.0", node, f"0000:{bus + 1:02x}:00.0")
         for bus, node in _SWITCHES
