@@ -329,7 +329,7 @@ def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
     try:
         gpm.read()
     except NvmlError as reason:
-        if str(reason) != str(nvml_library.NOT_YET):  # expected: a first sample measures nothing yet
+        if str(reason) != nvml_library.NOT_YET:  # expected: a first sample measures nothing yet
             return str(reason)
     finally:
         gpm.close()

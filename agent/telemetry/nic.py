@@ -92,7 +92,7 @@ class NicMonitor:
         last = self._last.pop(way, None)
         now = self._last[way] = _total_bytes(self._counters[way]), time.monotonic_ns()
         if last is None:
-            raise UnavailableError(NOT_YET[0])
+            raise UnavailableError(NOT_YET)
         counted_bytes, passed_ns = now[0] - last[0], now[1] - last[1]
         if counted_bytes < 0 or passed_ns <= 0:
             raise UnavailableError("the counter began anew")

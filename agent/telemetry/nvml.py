@@ -97,8 +97,8 @@ class NvmlError(Exception):
         """Whether the GPU lacks the part (a link, a counter)."""
 
 
-NOT_YET = "the first of two readings", "NVML_ERROR_NOT_READY"
-"""Why the first rate is missing: reason and name."""
+NOT_YET = "the first of two readings"
+"""Why the first rate is missing."""
 
 
 class Nvml:

@@ -123,7 +123,7 @@ class Gpm:
         self._buffers.reverse()
         self._filled = True
         if not has_earlier:
-            raise NvmlError(*NOT_YET)
+            raise NvmlError(NOT_YET, "NVML_ERROR_NOT_READY")
         self._request.sample2, self._request.sample1 = self._buffers
         self._nvml.call("nvmlGpmMetricsGet", self._request)
         return {name: self._figure(name, place) for name, place in self._places.items()}
@@ -241,7 +241,7 @@ class Rates:
             raise NvmlError("the counter has 32 bits only")
         self._last[name] = count, value.timestamp
         if last is None:
-            raise NvmlError(*NOT_YET)
+            raise NvmlError(NOT_YET, "NVML_ERROR_NOT_READY")
         counted, passed_us = count - last[0], int(value.timestamp) - last[1]
         if passed_us <= 0 or counted < 0:
             raise NvmlError("the counter began anew", "NVML_ERROR_NOT_READY")

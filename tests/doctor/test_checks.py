@@ -20,7 +20,6 @@ from overlaptop.jobs.gather_key import VARIABLE, make_key
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import write_job
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from tests.agent.telemetry.driver import install
 from tests.agent.telemetry.machines import h200_pair
 from tests.fleet.fakes import record
 
@@ -73,7 +72,7 @@ class Scene:
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        install(self.nvml, self.monkeypatch)
+        self.monkeypatch.setitem(sys.modules, "pynvml", self.nvml)
         patch = self.monkeypatch.setattr
         patch(os, "get_terminal_size", lambda _descriptor: self.size)
         patch(shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free_bytes))
@@ -117,7 +116,7 @@ def test_machine_on_which_all_is_well_has_a_line_each(scene, socket_dir):
 
 def test_a_laptop_without_a_gpu_is_well(scene):
     scene.files = LAPTOP
-    scene.nvml.refuse["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    scene.nvml.refuse["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     scene.torch.version.cuda = None
     found = scene.look()
     assert not {"devices", "gpm", "cupti"} & set(found)
@@ -188,7 +187,7 @@ def raising(error):
         (changed(environ={"TERM": "dumb", "LANG": "C.UTF-8"}), "terminal", "warning", "TERM is 'dumb'"),
         (changed(environ={"TERM": "xterm"}), "unicode", "warning", "the locale is not set"),
         (changed(environ={"TERM": "linux", "LANG": "C.UTF-8"}), "unicode", "warning", "use --ascii"),
-        (refused("nvmlInitWithFlags", 9), "nvml", "warning", "no NVIDIA driver is loaded: until NVML"),
+        (refused("nvmlInit", 9), "nvml", "warning", "no NVIDIA driver is loaded: until NVML"),
         (refused("nvmlGpmQueryDeviceSupport", 3), "gpm", "ok", "not supported by this GPU"),
         (refused("nvmlGpmSampleGet", 4), "gpm", "warning", "no permission; links"),
         (changed(torch=None), "torch", "warning", "has none, so nothing trains with it"),

@@ -47,6 +47,7 @@ class Gpu:
 
 
 ANSWERS = {
+    "nvmlSystemGetDriverVersion": lambda: "580.95.05",
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
     "nvmlDeviceGetName": lambda gpu: gpu.name,
     "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(busId=gpu.bus_id),
@@ -75,10 +76,8 @@ class Driver(ModuleType):
     def __init__(self, *gpus: Gpu, topology: dict[frozenset[str], int] | None = None) -> None:
         super().__init__("pynvml")
         constants = {name: each for name, each in vars(pynvml).items() if not callable(each)}
-        methods = {
-            name: partial(each, self) for name, each in vars(Driver).items() if name.startswith("nvml")
-        }
-        functions = {name: self._counted(name, each) for name, each in (ANSWERS | methods).items()}
+        own = {name: partial(each, self) for name, each in vars(Driver).items() if name.startswith("nvml")}
+        functions = {name: self._counted(name, each) for name, each in (ANSWERS | own).items()}
         vars(self).update(constants | functions, NVMLError=pynvml.NVMLError)
         self.gpus = list(gpus)
         self.topology = topology or {}
