@@ -179,7 +179,6 @@ class KnobTrial(Action):
         return self._setting.position(step)
 
     def changes_settings(self, step: int) -> bool:
-        """Return True except while the tried value is in force."""
         return not self._is_set or self._end is None or step >= self._end
 
     def boundary(self, step: int) -> bool:

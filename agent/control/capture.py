@@ -40,7 +40,6 @@ class Capture(Action):
     def __init__(
         self, steps: int, watch: ProfilerWatch, write: Callable[[Callable[[str], None]], Path]
     ) -> None:
-        """``write(save)``: `write_trace` with its other arguments set."""
         self._steps = steps
         self._watch = watch
         self._write = write

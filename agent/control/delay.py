@@ -58,7 +58,6 @@ class GpuDelay(HostDelay):
         super().__init__(delay_ns)
         self._rates: list[float] = []
         self._spins: deque[tuple[int, Any, Any]] = deque()
-        """Delays not timed yet: cycles, and the events before and after."""
 
     def refusal(self) -> str:
         import torch
@@ -99,7 +98,6 @@ class DelayTrial(Action):
         self._delay_ns = delay_ns
         self._steps = steps
         self._end: int | None = None
-        """The first step after the trial, once it has begun."""
         self._delayed_step = -1
 
     def refusal(self) -> str:
@@ -113,7 +111,6 @@ class DelayTrial(Action):
         return self._delay.refusal() if self._delay is not None else ""
 
     def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - a delay changes none
-        """Return False: the job issues the same work."""
         return False
 
     def boundary(self, step: int) -> bool:

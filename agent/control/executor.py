@@ -69,7 +69,6 @@ class LocalExecution:
         self._commit: TwoPhaseCommit | None = None
         self._after_optimizer = AfterOptimizer()
         self.armed_step = -1
-        """The step at which it acts, once armed."""
         self._acted = threading.Event()
         self._acted_at = -1
         self._marked = ""
@@ -349,7 +348,6 @@ class CommandExecutor:
         self._threads.append(Thread(self._current.run))
 
     def _objection(self, command: Command) -> str:
-        """Why any command is refused now, whatever its action; empty: it is not."""
         if not self._allowed:
             return NOT_ALLOWED
         if (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:

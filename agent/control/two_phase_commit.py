@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 ANSWER_TIMEOUT_S = 10.0
-"""For all ranks to answer."""
 PERIOD_S = 0.1
 """Between two reads of the store."""
 RANKS_A_PERIOD = 256
@@ -94,9 +93,7 @@ class TwoPhaseCommit:
     """``arm(step)`` makes the training thread call `resolve` at the beginning of ``step``; it stays armed
     until the caller learns the decision."""
     position: Callable[[int], Position] = lambda _step: ANY_POSITION
-    """For a step that has begun; raises LookupError if it is unknown."""
     reconnect: "Callable[[], Store] | None" = None
-    """Makes another store on a new connection."""
     resolve_limit_s: float = 0.0
     """How long to look for a decision through another connection, and to wait for one at the step."""
     timeout_s: float = ANSWER_TIMEOUT_S
@@ -112,7 +109,6 @@ class TwoPhaseCommit:
         self._job_ends = threading.Event()
         self._abandoned = ""
         self._waits_at_step = False
-        """Whether the training thread waits for the decision at the planned step."""
         self._decided = threading.Event()
         self._decision = Decision(None, "nothing was decided")
         self._plan: int | None = None
@@ -255,13 +251,11 @@ class TwoPhaseCommit:
             self._wake.wait(self.period_s)
 
     def _abort_for(self, keys: list[str], complaint: str) -> Decision:
-        """Abort because of the first rank whose key is missing."""
         missing = [int(key.partition("/")[2]) for key in keys if "/" in key and not self.store.check([key])]
         more = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
         return self._abort(complaint + more, missing[0] if missing else 0)
 
     def _abort(self, reason: str, rank: int | None = None) -> Decision:
-        """``rank``: the one to blame; None: this one."""
         blamed = self.rank if rank is None else rank
         return self._read(self.store.compare_set("decision", "", f"{_ABORT} {blamed} {reason}"))
 

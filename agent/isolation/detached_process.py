@@ -139,7 +139,6 @@ class _Start:
         return ctypes.c_void_p((ctypes.addressof(memory) + _ALIGNMENT - 1) & -_ALIGNMENT)
 
     def _texts(self, texts: Sequence[str]) -> ctypes.c_void_p:
-        """Return a null-terminated array of C strings."""
         listed = (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts), None)
         self._kept.append(listed)
         return ctypes.c_void_p(ctypes.addressof(listed))

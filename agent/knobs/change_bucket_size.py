@@ -54,9 +54,7 @@ class RebucketAction(SettingAction):
         """Whether all ranks make a new reducer even if the size is right already: the change may have
         failed on some."""
         self._since: int | None = None
-        """The agreed step."""
         self._watch: Any = None
-        """Handle of our hook on the forward pass; None without a hook."""
         self._swapped = False
         self._fault = ""
 
@@ -222,7 +220,6 @@ class RebucketAction(SettingAction):
 
 
 def _make_reducer(model: Any, caps: BucketCaps) -> None:
-    """Give a model a reducer for buckets of this size, as its constructor does."""
     import torch.distributed as dist
 
     # Free the old buckets first: both together may exceed the device's memory.
@@ -259,7 +256,6 @@ class BucketKnob(KnobProvider):
         super().__init__()
         self.models = models
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
-        """The model and its facts, as answered last."""
 
     def knobs(self) -> tuple[Knob, ...]:
         """Return one knob if the job has DDP models; it refuses changes if there are several."""

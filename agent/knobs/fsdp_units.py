@@ -21,7 +21,6 @@ order of forward, and of backward, which runs in reverse. torch looks them up at
 patched for a while. Hooks on modules would disturb compiled code."""
 
 Unit = weakref.ref[Any]
-"""Weak reference to a unit's FSDPState."""
 
 
 class FsdpUnits:
@@ -32,7 +31,6 @@ class FsdpUnits:
         self._noted: list[Unit] = []
         self._stop_learning: Callable[[], None] | None = None
         self._seen: dict[Any, None] = {}
-        """While learning: the states seen, in order."""
 
     def install(self) -> None:
         """Note each unit from now on, once the script has imported FSDP2. Lasts until the process ends."""
@@ -128,7 +126,6 @@ def param_groups(state: Any) -> Any:
 
 
 def weight_bytes(state: Any) -> int:
-    """Return the bytes of a unit's gathered weights."""
     total = 0
     for group in param_groups(state):
         for parameter in group.fsdp_params:
@@ -138,7 +135,6 @@ def weight_bytes(state: Any) -> int:
 
 
 def _missing(state: Any) -> str:
-    """Name the first attribute of torch's FSDP2 that is needed and missing; empty: none is missing."""
     lists = [f"_states_to_{which}_prefetch" for which in WATCHED]
     for name in (*lists, "_state_ctx", *WATCHED.values()):
         if not hasattr(state, name):

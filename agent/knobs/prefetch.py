@@ -23,19 +23,14 @@ OWN_LISTS = "own lists"
 """Shown if the script's lists match no depth."""
 
 Lists = Mapping[Unit, tuple[Unit, ...]]
-"""For each unit, the units that it prefetches."""
 
 
 class _Applied(NamedTuple):
-    """What the agent has set."""
-
     depth: int
     original: Lists
-    """The script's lists."""
 
 
 Snapshot = tuple[Lists, _Applied | None]
-"""The lists of one pass."""
 
 
 class _WithGradients(list[Any]):
@@ -57,7 +52,6 @@ class PrefetchPass:
     """Prefetching in one of the two passes. Lists are set on the training thread only."""
 
     def __init__(self, units: FsdpUnits, name: str) -> None:
-        """``name``: ``forward`` or ``backward``."""
         self.name = name
         self.knob = PREFETCH[name]
         self._units = units
@@ -205,7 +199,6 @@ class PrefetchAction(SettingAction):
         self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
 
     def _lacks_memory(self) -> str:
-        """Why this rank's GPU lacks the memory, by its peak so far; empty: it has enough."""
         import torch
 
         present = self._pass.depth or 0

@@ -24,8 +24,6 @@ ShortText = Annotated[str, Meta(max_length=200)]
 
 
 class _Declaration(Struct):
-    """The bounds of what a script may declare."""
-
     name: KnobName
     default: KnobValue
     choices: Annotated[tuple[KnobValue, ...], Meta(min_length=1, max_length=MAX_CHOICES)] | None
@@ -187,7 +185,6 @@ class ScriptKnobAction(SettingAction):
         return self._knobs.position(step, f"{self._knob.name} {self._knob.value}")
 
     def boundary(self, step: int) -> bool:
-        """Set the value. The first step with it is not measured."""
         if self._before is None:
             self._before = self._knob.value
         self.changes(self._knob.name, str(self._before), str(self._value), step)

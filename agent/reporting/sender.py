@@ -187,7 +187,6 @@ class Sender:
         self._hub_retry_s = FIRST_HUB_RETRY_S
 
     def _open_connection(self) -> socket.socket | None:
-        """Connect to the hub. If there is none, start one and return None."""
         path = ranks_socket(self.place.job)
         connection = stream_socket()
         try:

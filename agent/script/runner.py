@@ -121,7 +121,6 @@ def _is_shadowed(name: str, folder: str) -> bool:
 
 
 def _script_code(path: str) -> types.CodeType:
-    """Compile a script. If it cannot be read, exit with Python's own message."""
     try:
         source = Path(path).read_bytes()
     except OSError as fault:

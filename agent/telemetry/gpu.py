@@ -65,7 +65,6 @@ def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
 
 
 def place(nvml: Nvml, site: GpuSite) -> GpuPlace:
-    """Return this GPU's place among the NUMA nodes, by NVML."""
     return GpuPlace(site.pci_bus_id, _memory_affinity(nvml, site), _memory_node(nvml, site))
 
 
@@ -206,13 +205,11 @@ class GpuFacts:
         return active
 
     def _nvlinks(self, active: Sequence[int] | None) -> list[GpuLink]:
-        """Return the number of NVLinks to each GPU, and to switches."""
         # All or none: some of the links would look like all of them.
         ends = self._ask("links", lambda: Counter(map(self._end_of, self._known(active))))
         return [GpuLink(kind, uuid, count, "") for (kind, uuid), count in (ends or {}).items()]
 
     def _end_of(self, link: int) -> tuple[str, str]:
-        """Return a link's kind, and the UUID of the GPU at its other end."""
         kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", link)
         if kind == self._library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return "nvswitch", ""

@@ -45,7 +45,6 @@ class NicMonitor:
     """Reads one adapter. For one thread. A counter that is missing is never an error."""
 
     def __init__(self, name: str, root: Path = Path("/")) -> None:
-        """``name``: as in Topology."""
         device = root / "sys/class/infiniband" / name
         ports = _folders(device / "ports")[:MAX_PORTS]
         interfaces = [] if ports else [root / "sys/class/net" / name]
@@ -104,7 +103,6 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _total_bytes(counters: Iterable[tuple[Path, int]]) -> int:
-    """Add up counters. Raises UnavailableError if one of them cannot be read."""
     total_bytes = 0
     for path, unit_bytes in counters:
         text = read_text(path)

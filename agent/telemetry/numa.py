@@ -63,7 +63,6 @@ class MemoryPolicy:
 
 
 def affinity() -> Collection[int]:
-    """Return the CPUs of the main thread, online or not; empty if unknown."""
     try:
         return os.sched_getaffinity(os.getpid())
     except OSError:
@@ -218,7 +217,6 @@ class NumaMonitor:
         *,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """``gpu`` None: the rank uses no GPU."""
         self._rank = rank
         self._root = root
         self._threads = ThreadPlaces(root)
@@ -277,7 +275,6 @@ class NumaMonitor:
         )
 
     def _by_node(self, by_cpu: Mapping[int, int]) -> tuple[NodeShare, ...]:
-        """Add up values by node; CPUs of unknown nodes are left out."""
         shares = (
             NodeShare(node, sum(map(by_cpu.__getitem__, cpus & by_cpu.keys())))
             for node, cpus in sorted(self._topology.cpus_by_node.items())
@@ -312,7 +309,6 @@ class NumaMonitor:
         return self._judge_memory(node, policy)
 
     def _judge_memory(self, node: int, policy: MemoryPolicy | None) -> tuple[str, str, str]:
-        """Judge the memory policy, as the CPUs are right."""
         where = f"runs on node {node} with its GPU"
         wanted = policy.nodes - {self._gpu_memory_node} if policy is not None else frozenset()
         if policy is not None and wanted - {node}:
@@ -339,5 +335,4 @@ class NumaMonitor:
 
 
 def _nodes(numbers: Collection[int]) -> str:
-    """``node 1``, ``nodes 0-3``."""
     return f"node{'s' * (len(numbers) > 1)} {format_list(numbers)}"

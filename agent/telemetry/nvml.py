@@ -105,7 +105,6 @@ class Nvml:
     """An open NVML. The thread that opened it uses and closes it."""
 
     def __init__(self, library: Any) -> None:
-        """``library``: the module pynvml, initialised."""
         self.library = library
         self._names = {code: name for name, code in vars(library).items() if name.startswith("NVML_ERROR_")}
         self._members = {
@@ -127,7 +126,6 @@ class Nvml:
         return nvml
 
     def close(self) -> None:
-        """Release NVML. The job's own use goes on, as NVML counts its users."""
         with contextlib.suppress(NvmlError):
             self.call("nvmlShutdown")
 

@@ -73,10 +73,6 @@ def payload_of(name: str, bytes_per_s: int) -> int:
 
 
 def throttle_words(reasons: int) -> tuple[str, ...]:
-    """Return the bits of nvmlDeviceGetCurrentClocksEventReasons as text.
-
-    Idle GPUs, and GPUs with clocks set by a user, are not throttled.
-    """
     words = tuple(word for bit, word in _CAUSES.items() if reasons & bit)
     if reasons & _HARDWARE and not reasons & 0xC0:  # otherwise one of its two possible causes is listed
         words = ("hardware slowdown", *words)
@@ -90,7 +86,6 @@ class Gpm:
     """
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        """Raises NvmlError if the GPU or the driver has no GPM."""
         self._nvml = nvml
         self._handle = handle
         self._buffers: list[Any] = []
@@ -228,7 +223,6 @@ class Rates:
         return figure
 
     def _counted(self, name: str) -> int:
-        """Return bytes per second since the last call, by one of the driver's counters."""
         field, scope, bytes_of_one = _COUNTERS[name]
         last = self._last.pop(name, None)
         number = getattr(self._nvml.library, field, None)

@@ -131,7 +131,6 @@ class Telemetry:
             self._end(fault)
 
     def _watch(self, watch: "MachineMonitor", followed: tuple[JobGpu | None]) -> None:
-        """Watch until the end, or until the GPU to watch changes."""
         self._messages.extend(watch.first_facts())
         for period in count(1):
             if self._ending.wait(until_next_s(time())) or self._followed is not followed:
@@ -152,13 +151,11 @@ class MachineMonitor:
     """
 
     def __init__(self, rank: int, host: str, gpu: JobGpu | None) -> None:
-        """``gpu`` None: the job uses no GPU."""
         self._rank = rank
         self._host = host
         self._topology = Topology.read()
         self._nvml: Nvml | None = None
         self._gpus: tuple[GpuSite, ...] = ()
-        """The GPUs that NVML shows."""
         self._gpu_facts: GpuFacts | None = None
         self._rates: Rates | None = None
         self._why_no_gpus = NO_GPU

@@ -95,7 +95,6 @@ class Topology:
 
     @property
     def only_node(self) -> int | None:
-        """The node with CPUs, if there is exactly one."""
         return _only(self.cpus_by_node)
 
     def with_gpu_memory(self, marked: Collection[int | None]) -> "Topology":
@@ -173,7 +172,6 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
 
 
 def _is_a_part_of_another(device: Path, root: Path) -> bool:
-    """Whether it is a virtual function whose physical function is also present."""
     whole = device / "physfn"
     return bool(_pci_path(whole, root)) and any(map(names_in, (whole / "infiniband", whole / "net")))
 
@@ -227,5 +225,4 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """Return a key that sorts ``mlx5_10`` after ``mlx5_2``."""
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D+)(\d*)", name))
