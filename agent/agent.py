@@ -25,8 +25,6 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_comp
 from overlaptop.agent.isolation.patching import uncompiled
 from overlaptop.agent.isolation.threads import Thread, signals_blocked
 from overlaptop.agent.knobs.change_bucket_size import BucketKnob
-from overlaptop.agent.knobs.ddp_models import DdpModels
-from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 from overlaptop.agent.knobs.script_knobs import DECLARED
 from overlaptop.agent.measuring import Measuring
@@ -77,10 +75,9 @@ class Agent:
         self._steps: StepHooks | None = None
         self._thread_times: TrainingThread | None = None
         self._measuring = Measuring(self.barrier, self._notice)
-        self._models = DdpModels(self.barrier)
-        self._units = FsdpUnits(self.barrier)
-        self._buckets = BucketKnob(self._models)
-        self._knobs = self._buckets, PrefetchKnobs(self._units), DECLARED
+        self._prefetch = PrefetchKnobs(self.barrier)
+        self._buckets = BucketKnob(self.barrier)
+        self._knobs = self._buckets, self._prefetch, DECLARED
         self.barrier.pending = lambda: self._executor is not None and self._executor.pending
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -164,8 +161,8 @@ class Agent:
         self._steps = StepHooks(self.barrier, self._on_boundary, self._measuring.edge)
         self._steps.install()
         self._measuring.profilers.install()
-        self._models.install()
-        self._units.install()
+        self._buckets.install()
+        self._prefetch.install()
 
     # On the job's threads.
 

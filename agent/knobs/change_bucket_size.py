@@ -8,6 +8,9 @@ in one step and makes the buckets of the requested size in the next. Rank 0 send
 """
 
 import dataclasses
+import sys
+import weakref
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -15,12 +18,13 @@ from typing import Any
 from overlaptop.agent.control.action import KnobProvider, Outcome, SettingAction, brief
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import why_uncounted
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
-from overlaptop.agent.isolation.patching import own_handle_numbers
-from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
+from overlaptop.agent.isolation.patching import note_calls, own_handle_numbers
 from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
 
+MIB = 1 << 20
 NO_FORWARD_STEPS = 16
 """After this many steps without a forward pass that reduces, the change is given up, on all ranks alike."""
 
@@ -32,6 +36,41 @@ _NEEDS = (
     "reducer._set_static_graph",
 )  # fmt: skip
 """Attributes of DistributedDataParallel that are used here, and may be missing in another torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketCaps:
+    """A model's bucket size, as torch stores it."""
+
+    bytes_cap: int
+    by_default: bool
+    """True if the script named no size: torch then makes the first bucket smaller."""
+    config: Any
+    """torch's own record of the sizes since 2.13; None before."""
+
+    @classmethod
+    def of(cls, model: Any) -> "BucketCaps":
+        """Read a model's present sizes; attributes that this torch lacks get defaults."""
+        return cls(
+            getattr(model, "bucket_bytes_cap", 0),
+            getattr(model, "bucket_bytes_cap_default", False),
+            getattr(model, "_bucket_config", None),
+        )
+
+    @property
+    def mb(self) -> str:
+        """The size in MiB, as in DistributedDataParallel's bucket_cap_mb: ``25``."""
+        return f"{self.bytes_cap / MIB:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that the script made."""
+
+    model: weakref.ref[Any]
+    trained: tuple[weakref.ref[Any], ...]
+    """The parameters at the time the reducer was made."""
+    made_with: BucketCaps
 
 
 class RebucketAction(SettingAction):
@@ -47,7 +86,6 @@ class RebucketAction(SettingAction):
         """
         self._wanted = wanted
         self._knob = knob
-        self._models = knob.models
         self._known: KnownModel | None = None
         self._before: BucketCaps | None = None
         self._remakes = False
@@ -60,7 +98,7 @@ class RebucketAction(SettingAction):
 
     def refusal(self) -> str:
         # An undo acts on the model of the trial, even if other models have been made since.
-        known = self._models.only() if not isinstance(self._wanted, BucketCaps) else self._known
+        known = self._knob.only() if not isinstance(self._wanted, BucketCaps) else self._known
         if isinstance(known, str):
             return known
         assert known is not None, "`undoing` says which"
@@ -123,7 +161,7 @@ class RebucketAction(SettingAction):
     def _objection(self, known: KnownModel, model: Any) -> str:
         if model.reducer is None:
             return "its buckets are being made anew just now"
-        if model in self._models.compiled or getattr(model, "_compiled_call_impl", None) is not None:
+        if model in self._knob.compiled or getattr(model, "_compiled_call_impl", None) is not None:
             return "its model is compiled, and compiled code keeps its buckets"
         if getattr(model, "_use_python_reducer", False):
             return "its model reduces in compiled code (optimize_ddp is python_reducer)"
@@ -132,7 +170,7 @@ class RebucketAction(SettingAction):
         if getattr(model, "mixed_precision", None) is not None:
             return "its model has DDP's mixed_precision"
         attrgetter(*_NEEDS)(model)  # raises AttributeError
-        if model in self._models.hooked_in_cpp:
+        if model in self._knob.hooked_in_cpp:
             return "its model has a communication hook in C++, which could not be given to new buckets"
         if any(type(state).__name__ == "PowerSGDState" for _, state in model._comm_hooks):
             return "its communication hook keeps state for each bucket (PowerSGDState)"
@@ -250,18 +288,97 @@ FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
 
 
 class BucketKnob(KnobProvider):
-    """Reports the bucket size and the gradients in the buckets."""
+    """Reports the bucket size and the gradients in the buckets, of models noted by weak references.
 
-    def __init__(self, models: DdpModels) -> None:
+    Models are noted on the job's threads when the script makes them, so nothing has to search for them. Two
+    facts that torch does not record are noted, too: which were compiled, and which reduce by a hook in C++.
+    """
+
+    def __init__(self, barrier: FaultBarrier) -> None:
         super().__init__()
-        self.models = models
+        self._barrier = barrier
+        self._known: tuple[KnownModel, ...] = ()
+        self.compiled: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Models that torch.compile has seen: compiled code keeps the buckets it was made for."""
+        self.hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Models that reduce by one of torch's C++ hooks, which cannot be read back."""
+        self._watches_compiler = False
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
+
+    def install(self) -> None:
+        """Note each model from now on. Lasts until the process ends."""
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            return
+        from torch.nn.parallel import DistributedDataParallel
+
+        guarded = self._barrier.guarded
+        note = guarded("noting a DDP model", self._note)
+        note_hook = guarded("noting a DDP hook", lambda model, *_: self.hooked_in_cpp.add(model))
+        # Wrap the function that makes reducers, not __init__: torch's warnings name __init__'s caller.
+        note_calls(DistributedDataParallel, "_ddp_init_helper", note, after=True)
+        note_calls(DistributedDataParallel, "_register_builtin_comm_hook", note_hook)
+        self._watch_ddp_optimizer(DistributedDataParallel)
+
+    def alive(self) -> list[KnownModel]:
+        return [known for known in self._known if known.model() is not None]
+
+    def only(self) -> KnownModel | str:
+        """Return the job's only model, or why there is not exactly one."""
+        alive = self.alive()
+        if len(alive) == 1:
+            return alive[0]
+        if alive:
+            return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
+        return "the job has made no DistributedDataParallel model since the agent was there"
+
+    def _note(self, model: Any, *_: Any) -> None:
+        alive = self.alive()
+        if any(known.model() is model for known in alive):
+            return  # the reducer of a known model was made again
+        parameters = getattr(model, "_module_parameters", ())
+        known = KnownModel(
+            weakref.ref(model),
+            tuple(weakref.ref(parameter) for parameter in parameters if parameter.requires_grad),
+            BucketCaps.of(model),
+        )
+        self._known = (*alive, known)
+        self._watch_compile()
+
+    def _watch_ddp_optimizer(self, ddp: Any) -> None:
+        """Compilers ask for the model whose forward they compile a part of; note it."""
+        if not hasattr(ddp, "_get_active_ddp_module"):
+            return
+        ask = ddp._get_active_ddp_module
+        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
+
+        def noted_ask(_cls: Any) -> Any:
+            model = ask()
+            if model is not None:
+                note(model)
+            return model
+
+        ddp._get_active_ddp_module = classmethod(noted_ask)
+
+    def _watch_compile(self) -> None:
+        """Note models that torch.compile(model) wraps: the model itself does not know its wrapper.
+
+        torch has loaded its compiler by the time it has made a DDP model.
+        """
+        compiler = sys.modules.get("torch._dynamo.eval_frame")
+        wrapper = getattr(compiler, "OptimizedModule", None)
+        if self._watches_compiler or wrapper is None:
+            return
+        self._watches_compiler = True
+        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
+        note_calls(wrapper, "__init__", lambda _, model, *__: note(model))
 
     def knobs(self) -> tuple[Knob, ...]:
         """Return one knob if the job has DDP models; it refuses changes if there are several."""
-        if not self.models.alive():
+        if not self.alive():
             return ()
-        known = self.models.only()
+        known = self.only()
         value: int | None = None
         value_text = original_text = ""
         if not isinstance(known, str) and (model := known.model()) is not None:
@@ -290,7 +407,7 @@ class BucketKnob(KnobProvider):
         return RebucketAction(None if value is None else value * MIB, self)
 
     def group(self) -> Any:
-        known = self.models.only()
+        known = self.only()
         model = None if isinstance(known, str) else known.model()
         return None if model is None else model.process_group
 
@@ -299,7 +416,7 @@ class BucketKnob(KnobProvider):
 
         The same object is returned for the same model.
         """
-        known = self.models.only()
+        known = self.only()
         if isinstance(known, str):
             return None
         if self._gradients is not None and self._gradients[0] is known:

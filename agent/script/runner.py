@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import overlaptop.agent
 from overlaptop.agent import options
+from overlaptop.agent.isolation.patching import when_imported
 from overlaptop.agent.script.failure import failure_of
-from overlaptop.agent.script.importing import when_imported
 
 if TYPE_CHECKING:  # imported inside the barrier, like everything that only the agent needs
     from overlaptop.agent.agent import Agent

@@ -20,7 +20,6 @@ from twice import DEVICE, begin, check_alike, check_same, end
 
 from overlaptop.agent.control.action import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchKnobs
 
 WIDTH = 32
@@ -117,9 +116,8 @@ def train(
     """Train one variant; ``change_at``: at which steps to give which knob which value, None: its own.
     ``trial_steps``: steps after which the last of them is to be taken back; 0: never.
     """
-    units = FsdpUnits(FaultBarrier(lambda level, text: print(text, flush=True)))
-    units.install()
-    knobs = PrefetchKnobs(units)
+    knobs = PrefetchKnobs(FaultBarrier(lambda level, text: print(text, flush=True)))
+    knobs.install()
     model = make(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batches = torch.Generator().manual_seed(dist.get_rank())
@@ -134,14 +132,14 @@ def train(
         if step in change_at:
             assert action is None, "a change takes a few steps only"
             action = knobs.action(*change_at[step])
-            before = lists_of(units)
+            before = lists_of(knobs)
             if trial_steps and step == max(change_at):
                 action = KnobTrial(action, trial_steps)
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
             outcome = action.finish()
             said.append((outcome.old, outcome.new, outcome.text))
-            assert isinstance(action, PrefetchAction) or lists_of(units) == before
+            assert isinstance(action, PrefetchAction) or lists_of(knobs) == before
             action = None
         prefetches.take()
         for last in (False, True) if name == "accumulation" else (True,):
@@ -170,9 +168,9 @@ def train(
     }
 
 
-def lists_of(units: FsdpUnits) -> list[list[int]]:
+def lists_of(knobs: PrefetchKnobs) -> list[list[int]]:
     lists = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
-    return [[id(each) for each in getattr(state, name)[:]] for name in lists for state in units.alive()]
+    return [[id(each) for each in getattr(state, name)[:]] for name in lists for state in knobs.alive()]
 
 
 def gathered_ahead(depth: int) -> int:

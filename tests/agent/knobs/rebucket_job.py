@@ -18,8 +18,7 @@ from twice import DEVICE, begin, check_alike, check_same, end
 
 from overlaptop.agent.control.action import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
-from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels
+from overlaptop.agent.knobs.change_bucket_size import BucketCaps, BucketKnob, RebucketAction
 
 WIDTH = 128
 LAYERS = 4
@@ -123,9 +122,8 @@ def train(name: str, steps: int, switch_at: dict[int, int], knob: BucketKnob, tr
 
 def main() -> None:
     steps, switches, variants = begin(VARIANTS)
-    models = DdpModels(FaultBarrier(lambda level, text: print(text, flush=True)))
-    models.install()
-    knob = BucketKnob(models)
+    knob = BucketKnob(FaultBarrier(lambda level, text: print(text, flush=True)))
+    knob.install()
     for name in variants:
         dice = random.Random(name)
         asked = sorted(dice.sample(range(3, steps - 4, 4), switches))

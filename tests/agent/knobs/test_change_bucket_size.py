@@ -52,14 +52,12 @@ REFUSALS = """
     from torch.nn.parallel import DistributedDataParallel
 
     from overlaptop.agent.control.action import KnobTrial
-    from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
 
     dist.init_process_group("gloo")
-    models = DdpModels(FaultBarrier(lambda level, text: print(text)))
-    models.install()
-    knob = BucketKnob(models)
+    knob = BucketKnob(FaultBarrier(lambda level, text: print(text)))
+    knob.install()
 
     def refused(why=""):
         said = RebucketAction(50 << 20, knob).refusal()
@@ -154,7 +152,6 @@ FAULTS = """
     from torch.nn.parallel import DistributedDataParallel
 
     from overlaptop.agent.control.action import KnobTrial
-    from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
 
@@ -193,9 +190,8 @@ FAULTS = """
         return weights
 
     dist.init_process_group("gloo")
-    models = DdpModels(FaultBarrier(lambda level, text: print(text)))
-    models.install()
-    knob = BucketKnob(models)
+    knob = BucketKnob(FaultBarrier(lambda level, text: print(text)))
+    knob.install()
     plain = train(None)
     print("same", train(1) == plain)
     print("same", train(dist.get_rank()) == plain)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass, depth_of
 
 
@@ -56,21 +55,19 @@ REFUSALS = """
     from types import SimpleNamespace
     import torch, torch.distributed as dist
     from torch import nn
-    from overlaptop.agent.knobs.fsdp_units import FsdpUnits
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 
     dist.init_process_group("gloo")
-    units = FsdpUnits(FaultBarrier(lambda level, text: print(text)))
-    units.install()  # before the script imports FSDP2
-    knobs = PrefetchKnobs(units)
+    knobs = PrefetchKnobs(FaultBarrier(lambda level, text: print(text)))
+    knobs.install()  # before the script imports FSDP2
 
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
     def refused(why=""):
-        assert units.objection() == why, units.objection()
-        assert [knob.refusal for knob in knobs.knobs()] == [why] * bool(units.alive()) * 2
+        assert knobs.objection() == why, knobs.objection()
+        assert [knob.refusal for knob in knobs.knobs()] == [why] * bool(knobs.alive()) * 2
 
     refused("the job has made no FSDP2 module since the agent was there")
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -146,9 +143,9 @@ def test_a_depth_is_read_back_from_lists_of_any_order(asks, depth):
     ],
 )
 def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, reserved, peak, why):
-    units = FsdpUnits(FaultBarrier(lambda level, text: None))
-    monkeypatch.setattr(units, "alive", lambda: [unit(weights=each) for each in (100, 500, 700, 300)])
-    monkeypatch.setattr(units, "objection", lambda: "")
+    knobs = PrefetchKnobs(FaultBarrier(lambda level, text: None))
+    monkeypatch.setattr(knobs, "alive", lambda: [unit(weights=each) for each in (100, 500, 700, 300)])
+    monkeypatch.setattr(knobs, "objection", lambda: "")
     monkeypatch.setattr(PrefetchPass, "depth", 0)
     for name, value in (
         ("is_initialized", True), ("mem_get_info", (free, 1 << 40)),
@@ -156,4 +153,4 @@ def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, re
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     for depth, refusal in ((3, why), (0, ""), (None, "")):
-        assert PrefetchKnobs(units).action("prefetch_forward", depth).refusal() == refusal
+        assert knobs.action("prefetch_forward", depth).refusal() == refusal

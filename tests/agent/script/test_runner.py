@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.knobs.fsdp_units import STATE_MODULE
+from overlaptop.agent.knobs.prefetch import STATE_MODULE
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire.messages import RankEnd
 from overlaptop.workloads.catalog import WORKLOADS
