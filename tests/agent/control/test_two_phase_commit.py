@@ -190,21 +190,26 @@ def test_only_plan_and_decision_stay_in_the_store(stores, server):
     assert stores[0].check(["plan", "decision"])
 
 
-def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
-    # A batch behind the others since some join(), rank 2 calls another step the same.
+def unknown(step):
+    raise LookupError(f"does not know where it stood in step {step}")
+
+
+@pytest.mark.parametrize(
+    ("position", "reason"),
+    [
+        # A batch behind the others since some join(), rank 2 calls another step the same.
+        (
+            lambda step: Position("all", f"after 9 of {step}"),
+            r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1",
+        ),
+        (unknown, r"rank 2 does not know where it stood in step \d+"),
+    ],
+)
+def test_ranks_at_different_positions_do_not_act(stores, position, reason):
     def of_rank(rank):
-        return {"position": lambda step: Position("all", f"after {9 if rank == 2 else 10} of {step}")}
+        return {"position": position if rank == 2 else lambda step: Position("all", f"after 10 of {step}")}
 
-    reason = run(all_ranks(stores, of_rank)).reason
-    assert re.fullmatch(r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", reason)
-
-
-def test_unknown_position_of_one_rank_aborts(stores):
-    def unknown(step):
-        raise LookupError(f"does not know where it stood in step {step}")
-
-    decision = run(all_ranks(stores, lambda rank: {"position": unknown} if rank == 1 else {}))
-    assert decision.reason.startswith("rank 1 does not know where it stood in step ")
+    assert re.fullmatch(reason, run(all_ranks(stores, of_rank)).reason)
 
 
 class Failing:

@@ -45,6 +45,7 @@ def test_ranks_send_their_knobs_to_each_new_hub(shared, watch):
 
 
 REFUSALS = """
+    import gc
     from contextlib import nullcontext
 
     import torch, torch.distributed as dist
@@ -101,30 +102,26 @@ REFUSALS = """
     assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
     assert trial.finish().text == "bucket_cap_mb 25 → 50 at step 0, back at step 4", trial.finish().text
     del model, other
-    model = ddp()
-    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
-    refused("a communication hook in C++")
-    model = ddp()
-    wrapped = torch.compile(model, backend="eager")
-    refused("is compiled")
-    del wrapped
-    model = ddp()
-    model.compile(backend="eager")
-    refused("is compiled")
+    in_cpp = dist.BuiltinCommHookType.ALLREDUCE
+    for why, spoil in {
+        "a communication hook in C++": lambda model: model._register_builtin_comm_hook(in_cpp),
+        "is compiled": lambda model: torch.compile(model, backend="eager"),
+        "model is compiled": lambda model: model.compile(backend="eager"),
+        "(PowerSGDState)": lambda model: model.register_comm_hook(PowerSGDState(None), powerSGD_hook),
+        "other parameters are trained now": lambda model: model.module.bias.requires_grad_(False),
+        "join()": lambda model: model.join(),
+    }.items():
+        model = ddp()
+        refused()
+        spoilt = spoil(model)
+        refused(why)
+        del model, spoilt
+        gc.collect()
     model = DistributedDataParallel(torch.compile(torch.nn.Linear(4, 4), backend="eager"))
     model(torch.ones(4)).sum().backward()
     refused("is compiled")
-    model = ddp()
-    model.register_comm_hook(PowerSGDState(None), powerSGD_hook)
-    refused("state for each bucket (PowerSGDState)")
     model = ddp(bucket_cap_mb_list=[1, 2])
     refused("bucket_cap_mb_list")
-    model = ddp()
-    model.module.bias.requires_grad_(False)
-    refused("other parameters are trained now")
-    model = ddp()
-    with model.join():
-        refused("join()")
     model = ddp()
     kept = DistributedDataParallel._ddp_init_helper
     del DistributedDataParallel._ddp_init_helper
