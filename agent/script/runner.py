@@ -7,7 +7,6 @@ torch and numpy read on import.
 import builtins
 import importlib.util
 import os
-import pkgutil
 import runpy
 import sys
 import types
@@ -37,16 +36,14 @@ def main() -> None:
     path = None if command.module else _absolute(target)
     agent = None
     try:
-        # A folder or an archive contains a module __main__. A script is read before anything else happens.
-        package = path is not None and pkgutil.get_importer(path) is not None
-        code = None if path is None or package else _script_code(path)
+        code = None if path is None else _script_code(path)  # read before anything else happens
         agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
         sys.argv[:] = ["-m" if command.module else target, *command.arguments]
-        _hand_over_imports(path if package else _searched_first(path))
+        _hand_over_imports(_searched_first(path))
         main_module = _new_main()
         if path is None or code is None:
-            # The function that Python itself calls for -m, folders and archives.
-            runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
+            # The function that Python itself calls for -m.
+            runpy._run_module_as_main(target)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             main_module.__file__ = path
             main_module.__dict__["__cached__"] = None
@@ -90,7 +87,7 @@ def _searched_first(path: str | None) -> str | None:
 
 
 def _hand_over_imports(folder: str | None) -> None:
-    """Give the script Python's usual sys.path: ``folder`` (or an archive), if any, is searched first.
+    """Give the script Python's usual sys.path: ``folder``, if any, is searched first.
 
     A script may import a random.py next to it. The agent has imported the standard library's random long
     before, and the script must not get that one: modules that it would find in ``folder`` are forgotten.

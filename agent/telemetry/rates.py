@@ -160,10 +160,7 @@ class Rates:
             "power_mw": [partial(self._call, "nvmlDeviceGetPowerUsage")],
             "sm_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_SM)],
             "memory_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_MEM)],
-            "throttle_reasons": [
-                partial(self._throttle, f"nvmlDeviceGetCurrentClocks{kind}Reasons")
-                for kind in ("Event", "Throttle")  # the newer and the older name
-            ],
+            "throttle_reasons": [self._throttle],
         }
         """By field of DeviceSample, best method first; methods refused for good are removed."""
         self._refused: dict[str, str] = {}
@@ -253,5 +250,5 @@ class Rates:
     def _clock(self, domain: int) -> int:
         return HZ_PER_MHZ * int(self._call("nvmlDeviceGetClockInfo", domain))
 
-    def _throttle(self, function: str) -> tuple[str, ...]:
-        return throttle_words(int(self._call(function)))
+    def _throttle(self) -> tuple[str, ...]:
+        return throttle_words(int(self._call("nvmlDeviceGetCurrentClocksEventReasons")))

@@ -125,26 +125,17 @@ def temporary(tmp_path_factory, monkeypatch):
     return path / f"{capture.FOLDER}-{os.geteuid()}"
 
 
-@pytest.fixture
-def notices():
-    return []
+def write(cwd, notices=None, text=WHOLE):
+    """Write a trace of this text as the agent of rank 3 does; returns its path."""
+
+    def save(path):
+        if text is not None:
+            Path(path).write_text(text)
+
+    return capture.write_trace(save, cwd, KEY, 3, lambda _level, said: notices.append(said))
 
 
-@pytest.fixture
-def write(notices):
-    """Writes a trace of this text as the agent of rank 3 does; returns its path."""
-
-    def written(cwd, text=WHOLE):
-        def save(path):
-            if text is not None:
-                Path(path).write_text(text)
-
-        return capture.write_trace(save, cwd, KEY, 3, lambda _level, said: notices.append(said))
-
-    return written
-
-
-def test_whole_trace_lies_below_the_jobs_folder(tmp_path, temporary, write, notices):
+def test_whole_trace_lies_below_the_jobs_folder(tmp_path, temporary):
     path = write(tmp_path)
     assert path == tmp_path / capture.FOLDER / KEY / "rank3.json.gz"
     assert read(path) == {"traceEvents": []}
@@ -152,13 +143,13 @@ def test_whole_trace_lies_below_the_jobs_folder(tmp_path, temporary, write, noti
     assert [each.stat().st_mode & 0o777 for each in path.parents[:2]] == [0o700, 0o700]
     assert write(tmp_path) == path  # the ranks of a job make the folder together
     assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
-    assert (notices, temporary.exists()) == ([], False)
+    assert not temporary.exists()
 
 
-def test_trace_goes_to_the_temporary_folder_if_it_has_to(tmp_path, temporary, write, notices):
-    nowhere = tmp_path / "is a file"
+def test_trace_goes_to_the_temporary_folder_if_it_has_to(tmp_path, temporary):
+    nowhere, notices = tmp_path / "is a file", []
     nowhere.touch()
-    assert write(nowhere) == write(Path("/proc")) == temporary / KEY / "rank3.json.gz"
+    assert write(nowhere, notices) == write(Path("/proc"), notices) == temporary / KEY / "rank3.json.gz"
     assert [each.stat().st_mode & 0o777 for each in (temporary, temporary / KEY)] == [0o700, 0o700]
     assert notices == [
         f"traces are written to {temporary}: {nowhere / capture.FOLDER}: Not a directory",
@@ -166,7 +157,7 @@ def test_trace_goes_to_the_temporary_folder_if_it_has_to(tmp_path, temporary, wr
     ]
 
 
-def test_no_trace_is_written_where_no_folder_is_safe(tmp_path, temporary, write):
+def test_no_trace_is_written_where_no_folder_is_safe(tmp_path, temporary):
     (tmp_path / "elsewhere").mkdir()
     temporary.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=rf"^/proc/.*; {temporary} is a symbolic link$"):
@@ -175,12 +166,12 @@ def test_no_trace_is_written_where_no_folder_is_safe(tmp_path, temporary, write)
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": [{"ph"', "", None, WHOLE])
-def test_trace_that_cannot_be_written_leaves_nothing(tmp_path, write, monkeypatch, text):
+def test_trace_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch, text):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(capture.shutil, "copyfileobj", full)
     words = "No space left" if text == WHOLE else r"torch could not write its trace to .* MiB free there"
     with pytest.raises(OSError, match=words):
-        write(tmp_path, text)
+        write(tmp_path, text=text)
     assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import zipapp
 from pathlib import Path
 
 import pytest
@@ -124,7 +123,7 @@ def test_torch_is_seen_once_imported_with_its_environment(run_ranks, tmp_path):
 
 
 TELLS_ALL = """
-import multiprocessing, os, pickle, sys, work
+import multiprocessing, os, pickle, sys
 import __main__
 class Thing: pass
 def told(queue): queue.put((__name__, sys.argv))
@@ -135,56 +134,26 @@ if __name__ == "__main__":
     print(sorted(globals()))
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    by_name = getattr(__spec__, "name", "") == "__main__"  # such a child does not import
-    child = context.Process(target=work.told if by_name else told, args=(queue,))
+    child = context.Process(target=told, args=(queue,))
     child.start()
     print(queue.get())
     child.join()
     raise ValueError("shows its line")
 """
-WORK = "import sys\ndef told(queue): queue.put((__name__, sys.argv))\n"
 
 
-@pytest.fixture
-def program(script):
-    """The same program in each form in which Python takes one; what the command line calls it."""
-
-    def write(form: str) -> tuple[str, ...]:
-        source = script(TELLS_ALL, "program/__main__.py")
-        script(WORK, "program/work.py")
-        folder = source.parent
-        if form == "folder":
-            return ("program",)
-        if form == "archive":
-            zipapp.create_archive(folder, folder.parent / "app.pyz", interpreter="/usr/bin/env python3")
-            return ("./app.pyz",)
-        script(WORK, "work.py")
-        path = script(TELLS_ALL, "told.py")
-        return ("-m", "told") if form == "module" else (str(path),)
-
-    return write
-
-
-@pytest.mark.parametrize("form", ["script", "module", "folder", "archive"])
-def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
-    plain, with_agent = both(*program(form), "fails", folder=tmp_path)
+@pytest.mark.parametrize("form", ["script", "module"])
+def test_whatever_python_runs_is_run_as_python_runs_it(script, tmp_path, form):
+    path = script(TELLS_ALL, "told.py")
+    words = ("-m", "told") if form == "module" else (str(path),)
+    plain, with_agent = both(*words, "fails", folder=tmp_path)
     assert "__main__" in plain.stdout
     same(plain, with_agent, 1)
 
 
-UNRUNNABLE = {"a folder": None, "absent.py": None, "an archive": b"PK\x05\x06" + bytes(18)}
-"""The content of the files that lie there."""
-
-
-@pytest.mark.parametrize("named", [*UNRUNNABLE, "-m absent"])
-def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named):
-    content = UNRUNNABLE.get(named)
-    if content is not None:
-        (tmp_path / named).write_bytes(content)
-    elif named == "a folder":
-        (tmp_path / named).mkdir()
-    words = named.split() if named.startswith("-m") else [named]
-    same(*both(*words, folder=tmp_path), 2 if named.endswith("absent.py") else 1)
+@pytest.mark.parametrize(("named", "status"), [("absent.py", 2), ("-m absent", 1)])
+def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named, status):
+    same(*both(*named.split(), folder=tmp_path), status)
 
 
 def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):

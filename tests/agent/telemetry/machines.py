@@ -61,7 +61,6 @@ ANSWERS = {
     "nvmlDeviceGetClockInfo": lambda gpu, domain: CLOCKS_MHZ[domain][0],
     "nvmlDeviceGetMaxClockInfo": lambda gpu, domain: CLOCKS_MHZ[domain][1],
     "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.throttle,
-    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.throttle,
     "nvmlDeviceGetPcieThroughput": lambda gpu, direction: gpu.pcie_kbps[direction],
     "nvmlDeviceGetNvLinkRemoteDeviceType": lambda gpu, link: gpu.nvlinks[link][0],
     "nvmlDeviceGetNvLinkRemotePciInfo": lambda gpu, link: SimpleNamespace(busId=gpu.nvlinks[link][1]),
@@ -231,12 +230,3 @@ def a100_bridge() -> Driver:
     for one, other in ((0, 1), (1, 0)):
         gpus[one].nvlinks = dict.fromkeys(range(12), (GPU_LINK, addresses[other]))
     return Driver(*gpus, topology={frozenset((uuid(1), uuid(2))): pynvml.NVML_TOPOLOGY_HOSTBRIDGE})
-
-
-def l40() -> Driver:
-    """One GPU without NVLink, whose driver is old: neither GPM nor the newer names."""
-    places = {"places_for_nvlinks": 0, "pcie": (4, 4, 16, 16), "pcie_kbps": (1000, 2000)}
-    driver = Driver(Gpu(uuid(1), "00010000:41:00.0", "NVIDIA L40", (8, 9), **places))
-    newer = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlGpmQueryDeviceSupport")
-    driver.refuse = dict.fromkeys(newer, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    return driver

@@ -10,7 +10,6 @@ from overlaptop.wire.devices import DeviceSample, NicErrors, Unknown
 
 EMPTY = DeviceSample(0, 1, *[None] * 12)
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
-ROCE = "sys/class/infiniband/mlx5_0/device/net/eth0"
 ETHERNET = "sys/class/net/eth0"
 
 
@@ -49,25 +48,31 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapter:
     return Adapter(tmp_path, monkeypatch)
 
 
-def test_infiniband_counts_words_of_four_bytes(adapter: Adapter) -> None:
-    adapter.port(1000, 500)
-    adapter.interface("sys/class/infiniband/mlx5_0/device/net/ib0", 10**9, 10**9)
+@pytest.mark.parametrize(
+    ("layer", "interface", "before", "rates"),
+    [
+        ("InfiniBand", "ib0", (1000, 500), (2000 * 4 * 2, 4 * 2)),  # words of four bytes
+        (
+            "Ethernet",
+            "eth0",
+            (1000, 500),
+            (2 * (8000 + 10), 2 * (4 + 1)),
+        ),  # RoCE, and its interface
+    ],
+)
+def test_port_counts_words_and_for_roce_its_interface_too(
+    adapter: Adapter, layer: str, interface: str, before: tuple[int, int], rates: tuple[int, int]
+) -> None:
+    folder = f"sys/class/infiniband/mlx5_0/device/net/{interface}"
+    adapter.port(*before, layer)
+    adapter.interface(folder, 7, 7)
     monitor = NicMonitor("mlx5_0", adapter.root)
     assert adapter.rates(monitor) == (None, None)
     assert adapter.reasons == {"the first of two readings"}
-    adapter.port(3000, 501)
-    assert adapter.rates(monitor) == (2000 * 4 * 2, 4 * 2)
+    adapter.port(3000, 501, layer)
+    adapter.interface(folder, 17, 8)
+    assert adapter.rates(monitor) == rates
     assert adapter.sample.unknown == ()
-
-
-def test_roce_adds_the_bytes_of_its_network_interface(adapter: Adapter) -> None:
-    adapter.port(0, 0, "Ethernet")
-    adapter.interface(ROCE, 7, 7)
-    monitor = NicMonitor("mlx5_0", adapter.root)
-    adapter.rates(monitor)
-    adapter.port(100, 10, "Ethernet")
-    adapter.interface(ROCE, 17, 8)
-    assert adapter.rates(monitor) == (2 * (400 + 10), 2 * (40 + 1))
 
 
 def test_ethernet_counts_bytes_and_one_unreadable_direction_is_unknown(adapter: Adapter) -> None:

@@ -108,18 +108,6 @@ def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on() -> None:
     assert of.sample().unknown == ()
 
 
-def test_older_names_serve_an_old_driver() -> None:
-    of = Sampled(machines.l40(), nvlinks=0)
-    of.gpu.throttle = 0x04
-    told = of.sample()
-    assert (told.throttle_reasons, told.memory_used_bytes) == (("power cap",), 40 << 30)
-    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(1_000_000), to_gpu(2_000_000))
-    assert reasons(told)["sm_activity"] == "this driver is too old for it"
-    of.driver.calls.clear()
-    assert reasons(of.sample()) == reasons(told)
-    assert not set(of.driver.calls) & set(of.driver.refuse)
-
-
 def test_the_counters_of_an_a100_give_bytes_by_their_own_time() -> None:
     of = Sampled(machines.a100_bridge())
     first = reasons(of.sample())
@@ -132,6 +120,11 @@ def test_the_counters_of_an_a100_give_bytes_by_their_own_time() -> None:
     assert told.pcie_rx_bytes_per_s == to_gpu(2_500_000_000)
     assert reasons(told)["sm_activity"] == "the GPU has no GPM: it came with Hopper"
     assert of.sample(after_us=0).nvlink_rx_bytes_per_s is None, "its time stood still"
+    of.driver.calls.clear()
+    of.sample()
+    assert "nvmlGpmQueryDeviceSupport" not in of.driver.calls
+    alone = reasons(Sampled(machines.a100_bridge(), nvlinks=0).sample())
+    assert {alone[name] for name in NVLINK_RATES} == {"no NVLink is up"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10**7)), min_size=2, max_size=6))

@@ -11,7 +11,6 @@ from overlaptop.wire.devices import Nic
 from .trees import (
     GRACE_HOPPER,
     MACHINES,
-    NPS4,
     TWO_SOCKETS,
     Device,
     Machine,
@@ -48,13 +47,10 @@ def test_a_node_is_gpu_memory_where_nvml_says_so(tmp_path: Path) -> None:
     assert [node.node for node in marked.nodes if node.is_gpu_memory] == [1], "node 0 has CPUs"
 
 
-def test_nearest_adapter_is_behind_the_same_switch(tmp_path: Path) -> None:
-    topology = read(TWO_SOCKETS, tmp_path / "a")
+def test_nearest_adapter_is_behind_the_same_port(tmp_path: Path) -> None:
+    topology = read(TWO_SOCKETS, tmp_path)
     nics = [topology.nic_near(gpu.address) for gpu in TWO_SOCKETS.gpus]
     assert nics == [Nic(f"mlx5_{number}", number // 4, 400_000_000_000) for number in range(8)]
-    topology = read(NPS4, tmp_path / "b")
-    nics = [topology.nic_near(gpu.address) for gpu in NPS4.gpus]
-    assert [nic and nic.name for nic in nics] == [f"mlx5_{2 * (number // 2)}" for number in range(8)]
 
 
 def adapters(

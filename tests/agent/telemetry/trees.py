@@ -136,9 +136,9 @@ def _link(root: Path, path: str, target: str) -> None:
     (root / path).symlink_to(target)
 
 
-def _below(bridge: int, address: str, node: int, *switch: str) -> Device:
-    """A device below the first port of a host bridge, or below a switch there."""
-    return Device((f"pci0000:{bridge:02x}", f"0000:{bridge:02x}:01.1", *switch, address), node)
+def _below(bridge: int, address: str, node: int) -> Device:
+    """A device below the first port of a host bridge."""
+    return Device((f"pci0000:{bridge:02x}", f"0000:{bridge:02x}:01.1", address), node)
 
 
 # Two sockets, eight GPUs, each with an adapter at the same port.
@@ -153,28 +153,10 @@ TWO_SOCKETS = Machine(
     ethernet={"eth0": _below(0x50, "0000:51:00.0", 0)},
 )
 
-# Two AMD sockets of four nodes each (NPS4); below each of four switches two GPUs and two adapters.
-_SWITCHES = ((0x00, 3), (0x40, 1), (0x80, 7), (0xB0, 5))
-NPS4 = Machine(
-    nodes={n: Node(f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}") for n in range(8)},
-    gpus=[
-        _below(bus, f"0000:{bus + at:02x}:00.0", node, f"0000:{bus + 1:02x}:00.0")
-        for bus, node in _SWITCHES
-        for at in (7, 15)
-    ],
-    infiniband={
-        f"mlx5_{2 * number + at}": _below(
-            bus, f"0000:{bus + 12 + at:02x}:00.0", node, f"0000:{bus + 1:02x}:00.0"
-        )
-        for number, (bus, node) in enumerate(_SWITCHES)
-        for at in (0, 1)
-    },
-)
-
 # One Grace CPU; node 1 is the GPU's memory, 2 to 8 wait for slices of it.
 GRACE_HOPPER = Machine(
     nodes={0: Node("0-71", 480), 1: Node("", 96), **{n: Node("", 0) for n in range(2, 9)}},
     gpus=[Device(("pci0009:00", "0009:00:00.0", "0009:01:00.0"), 0)],
 )
 
-MACHINES = {"two sockets": TWO_SOCKETS, "NPS4": NPS4, "Grace-Hopper": GRACE_HOPPER}
+MACHINES = {"two sockets": TWO_SOCKETS, "Grace-Hopper": GRACE_HOPPER}
