@@ -37,19 +37,11 @@ TRAINING = """
         if is_there("sleep") and rank == 1:
             wait_for_end_of("sleep")
         if is_there("leave_out"):
-            if rank == 0:
-                dist.all_reduce(torch.ones(1 << 18))
-            else:
+            if rank == 1:
                 wait_for_end_of("leave_out")
-                dist.all_reduce(torch.ones(1 << 18))
+            dist.all_reduce(torch.ones(1 << 18))
         if is_there("other"):
-            pair = torch.ones(1 << 18)
-            if rank == 0:
-                dist.all_reduce(pair)
-            else:
-                dist.barrier()
-        while is_there("evaluate"):
-            time.sleep(0.05)
+            dist.all_reduce(torch.ones(1 << 18)) if rank == 0 else dist.barrier()
         for each in model.parameters():
             dist.all_reduce(each.grad)
         optimizer.step()

@@ -162,17 +162,6 @@ def test_only_the_rank_that_is_named_is_delayed():
         make_delay(command, 0, 1)
 
 
-def test_agent_that_disables_itself_delays_no_longer(make_job):
-    job = make_job(DelayTrial(Noted(1), "its host", 1, 1000))
-    job.receive(commands.make(commands.CAPTURE, {"steps": 2}))
-    job.train_until("trying")
-    assert job.executor.disable("the agent disabled itself")
-    job.wait_for("failed")
-    before = len(job.action._delay._timed_ns)
-    job.train()
-    assert len(job.action._delay._timed_ns) == before
-
-
 def test_delay_near_the_timeout_of_collectives_is_refused(monkeypatch):
     monkeypatch.setattr(delay, "shortest_timeout_s", lambda: 8.0)
     assert DelayTrial(None, "its host", 2_000_000_000, 1).refusal() == ""

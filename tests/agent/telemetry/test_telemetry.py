@@ -36,36 +36,29 @@ FIRST = JobGpu(machines.uuid(1), "0000:00:06.0", "NVIDIA H200")
 SECOND = JobGpu(machines.uuid(2), "0000:00:07.0", "NVIDIA H200")
 
 
-class Hub:
-    def __init__(self) -> None:
+class Beside:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notices: list[tuple[str, str]] = []
         self.sent: list[Message] = []
-        self.states: dict[type, Message] = {}
+        self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=True)
+        monkeypatch.setattr(module, "until_next_s", lambda now_s: 0.001)
 
     def put_state(self, message: Message) -> None:
-        if self.states.get(type(message)) != message:
-            self.states[type(message)] = message
+        if message not in self.of(type(message))[-1:]:
             self.sent.append(message)
 
     def of(self, kind: type) -> list:
         return [message for message in self.sent if isinstance(message, kind)]
-
-
-class Beside:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.notices: list[tuple[str, str]] = []
-        self.hub = Hub()
-        self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=True)
-        monkeypatch.setattr(module, "until_next_s", lambda now_s: 0.001)
 
     def follow(self, gpu: JobGpu | None, until: Callable[[], object]) -> None:
         self.telemetry.follow(lambda: gpu)
         self.serve_until(until)
 
     def serve_until(self, reached: Callable[[], object]) -> None:
-        eventually(lambda: self.telemetry.serve(self.hub.put_state, PLACE) or reached())
+        eventually(lambda: self.telemetry.serve(self.put_state, PLACE) or reached())
 
     def has(self, kind: type, count: int = 1) -> Callable[[], bool]:
-        return lambda: len(self.hub.of(kind)) >= count
+        return lambda: len(self.of(kind)) >= count
 
 
 @pytest.fixture
@@ -98,13 +91,13 @@ def test_ranks_sample_at_the_same_moments(now_s: float) -> None:
 
 def test_facts_and_samples_reach_the_hub(beside, driver) -> None:
     beside.follow(FIRST, beside.has(DeviceSample, 4))
-    (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
-    assert {message.rank for message in beside.hub.sent} == {7}
+    (machine,), (device,) = beside.of(MachineFacts), beside.of(DeviceFacts)
+    assert {message.rank for message in beside.sent} == {7}
     assert machine.host == "gpu-a"
     assert [gpu.uuid for gpu in machine.gpus] == [machines.uuid(1), machines.uuid(2)]
     assert (device.gpu_uuid, device.nvlink_count) == (machines.uuid(1), 18)
-    assert len(beside.hub.of(NumaFacts)) >= 1
-    assert beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
+    assert len(beside.of(NumaFacts)) >= 1
+    assert beside.of(DeviceSample)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
     beside.telemetry.stop()
     assert not running(beside)
     assert (driver.opened, driver.samples) == (0, 0)
@@ -113,11 +106,11 @@ def test_facts_and_samples_reach_the_hub(beside, driver) -> None:
 
 def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
     beside.follow(None, beside.has(NumaFacts))
-    (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
+    (machine,), (device,) = beside.of(MachineFacts), beside.of(DeviceFacts)
     assert (machine.gpus, device.gpu_uuid) == ((), "")
     assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
     assert ("gpus", NO_GPU) in [(unknown.name, unknown.reason) for unknown in machine.unknown]
-    assert beside.hub.of(DeviceSample) == []
+    assert beside.of(DeviceSample) == []
     assert driver.calls.total() == 0
 
 
@@ -138,10 +131,10 @@ def test_without_nvml_the_kernel_is_still_asked(beside, driver, monkeypatch, ref
         monkeypatch.delitem(sys.modules, "pynvml")
         monkeypatch.setattr(importlib, "import_module", broken)
     beside.follow(FIRST, beside.has(NumaFacts))
-    (device,) = beside.hub.of(DeviceFacts)
+    (device,) = beside.of(DeviceFacts)
     assert (device.gpu_uuid, device.gpu_name, device.pci_bus_id) == ("", "NVIDIA H200", "0000:00:06.0")
     assert all(unknown.reason.startswith(why) for unknown in device.unknown)
-    assert beside.hub.of(MachineFacts)[0].unknown[-1].name == "gpus"
+    assert beside.of(MachineFacts)[0].unknown[-1].name == "gpus"
     beside.telemetry.stop()
     assert driver.opened == 0
     assert beside.notices == []
@@ -152,8 +145,8 @@ def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypat
     beside.follow(FIRST, beside.has(DeviceSample, 4))
     driver.gpus[0].pcie = (1, 5, 16, 16)
     beside.serve_until(beside.has(DeviceFacts, 2))
-    beside.serve_until(beside.has(DeviceSample, len(beside.hub.of(DeviceSample)) + 4))
-    assert [facts.pcie_generation for facts in beside.hub.of(DeviceFacts)] == [5, 1]
+    beside.serve_until(beside.has(DeviceSample, len(beside.of(DeviceSample)) + 4))
+    assert [facts.pcie_generation for facts in beside.of(DeviceFacts)] == [5, 1]
 
 
 ON_TELEMETRYS_THREAD = ["__init__", "sample", "close"]
@@ -173,14 +166,14 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     elif where == "starting the thread":
         monkeypatch.setattr(module, "Thread", fault)
     elif where == "sending":
-        beside.hub.put_state = fault
+        beside.put_state = fault
     beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
     if where == "close":
         beside.serve_until(beside.has(DeviceSample))
         beside.telemetry.stop()
     beside.serve_until(lambda: beside.notices and not running(beside))
     for _ in range(3):
-        beside.telemetry.serve(beside.hub.put_state, PLACE)
+        beside.telemetry.serve(beside.put_state, PLACE)
         beside.telemetry.follow(lambda: SECOND)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
     flush_log()  # as the job's next step does
@@ -195,7 +188,7 @@ def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
     one = {max(allowed)}
 
     def is_told(cpus: set[int]) -> bool:
-        return any(parse_list(facts.cpu_set) == cpus for facts in beside.hub.of(NumaFacts))
+        return any(parse_list(facts.cpu_set) == cpus for facts in beside.of(NumaFacts))
 
     beside.follow(None, lambda: is_told(allowed))
     os.sched_setaffinity(os.getpid(), one)
@@ -227,7 +220,7 @@ def test_another_device_is_followed(beside, driver) -> None:
     beside.follow(SECOND, beside.has(DeviceFacts, 2))
     a_slice = JobGpu("MIG-0", "0000:00:06.0", "NVIDIA H200 MIG 1g.18gb")  # found by its GPU's address
     beside.follow(a_slice, beside.has(DeviceFacts, 3))
-    followed = [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)]
+    followed = [facts.gpu_uuid for facts in beside.of(DeviceFacts)]
     assert followed == [machines.uuid(1), machines.uuid(2), machines.uuid(1)]
     beside.telemetry.stop()
     assert (driver.opened, driver.samples) == (0, 0)
