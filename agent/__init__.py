@@ -52,23 +52,11 @@ def attach(
     """
     rules = tuple(map(parse_rule, lanes))
     options = AgentOptions(
-        source,
-        phases_only,
-        every,
-        budget,
-        control=control,
-        lane_rules=rules,
-        telemetry=telemetry,
-        stacks=stacks,
-        gather=gather,
-        record=record,
-        keep=keep,
+        source, phases_only, every, budget, control, rules, telemetry, stacks, gather, record, keep
     )
 
     def start() -> None:
-        from overlaptop.agent.placement import script_name
-
-        make(options, script or script_name()).start()
+        make(options, script or (sys.argv and sys.argv[0]) or "python").start()
 
     START_BARRIER.guarded("its start", start)()
 

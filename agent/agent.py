@@ -303,14 +303,11 @@ class Agent:
             said = self._hangs.between_steps(rank, thread, moving, self._recent_ns, last_calls, now_s)
         else:
             thread = thread or threading.main_thread().ident or 0
-            said = self._hangs.before_first_step(rank, thread, self._collectives_begun(), now_s)
+            group = group_of_all() if self._steps is not None else None
+            begun = collectives_begun(group) if group is not None else None  # no hook counts them yet
+            said = self._hangs.before_first_step(rank, thread, begun, now_s)
         if said is not None:
             sender.put_state(said)
-
-    def _collectives_begun(self) -> tuple[int, ...] | None:
-        """In the group of all ranks: no hook counts collectives before the first step."""
-        group = group_of_all() if self._steps is not None else None
-        return collectives_begun(group) if group is not None else None
 
     def _send_settings(self, sender: Sender) -> None:
         """Send the environment as it is after the first step began: the script may set some before."""

@@ -220,10 +220,6 @@ def _dealt_out(environ: Mapping[str, str]) -> bool:
     return by_slurm and not environ.get("SLURM_DISTRIBUTION", "block").startswith("block")
 
 
-def script_name() -> str:
-    return sys.argv[0] if sys.argv and sys.argv[0] else "python"
-
-
 def working_directory() -> Path:
     """Return the folder of the start: a job may change its folder later, each rank on its own."""
     try:

@@ -71,7 +71,7 @@ class StepReports:
                 continue
             mark = marks.of(measured.step)
             step = totals(measured, rank, sender.dropped + source.lost, mark, thread)
-            sender.put_step(step)
+            sender.put(step)
             if not mark:
                 self._recent_ns.append(step.step_ns)
                 own.append(measured)
@@ -84,7 +84,7 @@ class StepReports:
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         for measured in best_detailed(own, self._details_due):
             titles = {each.group for each in measured.collectives}
-            sender.put_step(detail(measured, rank, members_of(titles, MAX_MEMBERS)))
+            sender.put(detail(measured, rank, members_of(titles, MAX_MEMBERS)))
             self._details_due -= 1
 
 

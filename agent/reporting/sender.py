@@ -26,7 +26,7 @@ from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import Gathered
 from overlaptop.wire.joining import TurnedAway, Watch
-from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import Notice, RankInfo
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -83,8 +83,13 @@ class Sender:
             self._info, self._info_due = info, True
 
     def put(self, message: Message) -> None:
-        """Queue a message; a full queue drops its oldest. Raises WireError."""
-        self._enqueue(codec.frame(codec.encode(message)))
+        """Queue a message; a full queue drops its oldest. One that cannot be encoded (no length, or
+        months) is dropped and counted.
+        """
+        try:
+            self._enqueue(codec.frame(codec.encode(message)))
+        except codec.WireError:
+            self.dropped += 1
 
     def put_state(self, message: Message) -> None:
         """Queue a message if it differs from the last of its type, and again on each new connection, which
@@ -106,13 +111,6 @@ class Sender:
         self._states[kind] = message, frame
         if frame:
             self._enqueue(frame)
-
-    def put_step(self, message: StepTotals | StepDetail) -> None:
-        """Queue a step. One that cannot be encoded (no length, or months) is dropped and counted."""
-        try:
-            self.put(message)
-        except codec.WireError:
-            self.dropped += 1
 
     def _enqueue(self, frame: bytes) -> None:
         self._queue.append(frame)

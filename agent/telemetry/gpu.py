@@ -99,11 +99,19 @@ class GpuFacts:
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
-        ask, call, library = self._ask, self._call, self._library
+        ask, call = self._ask, self._call
         active = ask("nvlink_count", self._active_links)
         version, link_bytes_per_s = ask("nvlink_version", lambda: self._nvlink(active)) or ("", None)
         generation_max = ask("pcie_generation_max", lambda: call("nvmlDeviceGetMaxPcieLinkGeneration"))
         width_max = ask("pcie_width_max", lambda: call("nvmlDeviceGetMaxPcieLinkWidth"))
+        figures: dict[str, Callable[[], int]] = {
+            "nvlink_peak_bytes_per_s": lambda: self._nvlink_peak(active, link_bytes_per_s),
+            "pcie_peak_bytes_per_s": lambda: self._pcie_peak(generation_max, width_max),
+            "memory_total_bytes": lambda: call("nvmlDeviceGetMemoryInfo").total,
+            "sm_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_SM),
+            "memory_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_MEM),
+        }
+        others: dict[str, Any] = {name: ask(name, figure) for name, figure in figures.items()}
         return DeviceFacts(
             rank=self._rank,
             gpu_uuid=self._site.uuid,
@@ -111,17 +119,9 @@ class GpuFacts:
             pci_bus_id=self._site.pci_bus_id,
             nvlink_version=version,
             nvlink_count=None if active is None else len(active),
-            nvlink_peak_bytes_per_s=ask(
-                "nvlink_peak_bytes_per_s", lambda: self._nvlink_peak(active, link_bytes_per_s)
-            ),
             pcie_generation_max=generation_max,
             pcie_width_max=width_max,
-            pcie_peak_bytes_per_s=ask(
-                "pcie_peak_bytes_per_s", lambda: self._pcie_peak(generation_max, width_max)
-            ),
-            memory_total_bytes=ask("memory_total_bytes", lambda: call("nvmlDeviceGetMemoryInfo").total),
-            sm_clock_max_hz=ask("sm_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_SM)),
-            memory_clock_max_hz=ask("memory_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_MEM)),
+            **others,
             links=(*self._nvlinks(active), *self._pcie_paths()),
             **self._changing(),
             unknown=self._reasons(),

@@ -148,7 +148,7 @@ def test_newest_state_is_sent_again_to_each_new_hub(sender: Sender, hub: socket.
 
 def test_step_that_cannot_be_encoded_is_counted(sender: Sender, hub: socket.socket) -> None:
     for step_ns in (0, -5, 1 << 62, 1_000):
-        sender.put_step(StepTotals(0, 1, 1, step_ns, *[None] * 13, 0))
+        sender.put(StepTotals(0, 1, 1, step_ns, *[None] * 13, 0))
     assert sender.dropped == 3
     reader = Reader(hub, sender)
     reader.drain()
