@@ -330,9 +330,9 @@ class CommandExecutor:
             self._current.end(reason)
 
     def _take(self, command: Command) -> None:
-        state, why, action = "refused", self._objection(command), None
-        if self._allowed and self._current is not None:
-            state, why = "busy", f"another command is under way: {commands.describe(self._current.command)}"
+        state, why, action, current = "refused", self._objection(command), None, self._current
+        if self._allowed and current is not None:
+            state, why = "busy", f"another command is under way: {commands.describe(current.command)}"
         if not why:
             try:
                 action = self._make_action(command)

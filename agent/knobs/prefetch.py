@@ -10,6 +10,7 @@ Depth 0 means empty lists: FSDP2's default. The script's own lists are recognize
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from overlaptop.agent.control.action import KnobProvider, SettingAction
@@ -59,13 +60,8 @@ def weight_bytes(state: Any) -> int:
     return total
 
 
-def _missing(state: Any) -> str:
-    lists = [f"_states_to_{which}_prefetch" for which in WATCHED]
-    for name in (*lists, "_state_ctx", *WATCHED.values()):
-        if not hasattr(state, name):
-            return f"FSDPState.{name}"
-    return ""
-
+_NEEDS = *(f"_states_to_{name}_prefetch" for name in WATCHED), "_state_ctx", *WATCHED.values()
+"""Attributes of FSDPState that are used here."""
 
 Lists = Mapping[Unit, tuple[Unit, ...]]
 
@@ -313,10 +309,10 @@ class PrefetchKnobs(KnobProvider):
         states = self.alive()
         if not states:
             return "the job has made no FSDP2 module since the agent was there"
-        if missing := _missing(states[0]):
-            import torch
-
-            return f"this torch ({torch.__version__}) has no {missing}"
+        try:
+            attrgetter(*_NEEDS)(states[0])
+        except AttributeError as fault:  # another torch
+            return f"its FSDP2 modules are not as expected: {fault}"
         compiler = sys.modules.get("torch._dynamo.config")
         if compiler is not None and not getattr(compiler, "skip_fsdp_hooks", True):
             return "FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order"

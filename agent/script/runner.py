@@ -68,8 +68,7 @@ def _make_agent(command: options.CommandLine) -> "Agent":
 def _absolute(path: str) -> str:
     """Return an absolute path as Python does: not normalised, and unchanged if the directory is gone."""
     try:
-        folder = os.getcwd()  # noqa: PTH109
-        return folder if path == "." else os.path.join(folder, path)  # noqa: PTH118
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
     except OSError:
         return path
 

@@ -84,7 +84,8 @@ REFUSALS = """
         sys.modules["torch._dynamo.config"] = there
     kept = FSDPState._root_pre_forward
     del FSDPState._root_pre_forward
-    refused(f"this torch ({torch.__version__}) has no FSDPState._root_pre_forward")
+    lacks = "'FSDPState' object has no attribute '_root_pre_forward'"
+    refused(f"its FSDP2 modules are not as expected: {lacks}")
     FSDPState._root_pre_forward = kept
     action = knobs.action("prefetch_forward", 1)
     assert action.refusal() == ""
