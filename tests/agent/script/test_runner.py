@@ -1,5 +1,6 @@
-"""A script under the agent behaves as it does under Python alone."""
+"""A script under the agent behaves and imports as under Python alone, also if the agent cannot start."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,48 @@ from overlaptop.agent.knobs.prefetch import STATE_MODULE
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire.messages import RankEnd
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.agent.script.conftest import AGENT, both, same
+
+AGENT = ("-m", "overlaptop.agent")
+
+Completed = subprocess.CompletedProcess[str]
+
+
+def both(*words: str, folder: Path, **environment: str) -> tuple[Completed, Completed]:
+    """What Python did with these words, and with the agent before them.
+
+    ``-P`` or ``-X...`` as the first word is Python's own.
+    """
+    flags, rest = (words[:1], words[1:]) if words[0].startswith(("-P", "-X")) else ((), words)
+    plain, with_agent = (
+        subprocess.run(
+            [sys.executable, *flags, *agent, *rest],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=200,
+            env={**os.environ, **environment},
+        )
+        for agent in ((), AGENT)
+    )
+    return plain, with_agent
+
+
+def same(plain: Completed, with_agent: Completed, status: int = 0) -> None:
+    assert plain.returncode == status, plain.stderr
+    assert with_agent.stdout == plain.stdout
+    assert with_agent.stderr == plain.stderr
+    assert with_agent.returncode == plain.returncode
+
+
+@pytest.fixture
+def script(tmp_path: Path, sockets: Path):
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
 
 
 def test_script_named_by_a_relative_path_is_that_script(script):
@@ -168,3 +210,106 @@ def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):
         assert not is_bundled(target, module=module)
     monkeypatch.chdir(Path(__file__).parents[3])
     assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)
+
+
+IMPORTED = """
+import importlib.machinery, runpy, sys
+before = set(sys.modules)
+import overlaptop.agent.script.runner
+for name in sorted(set(sys.modules) - before):
+    if name in sys.stdlib_module_names and not (
+        importlib.machinery.BuiltinImporter.find_spec(name)
+        or importlib.machinery.FrozenImporter.find_spec(name)
+    ):
+        print(name)
+"""
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """What the agent imports of the standard library that a folder could have modules in the place of."""
+    words = [sys.executable, "-P", "-c", IMPORTED]
+    said = subprocess.run(words, capture_output=True, text=True, check=True)
+    found = tuple(said.stdout.split())
+    assert {"token", "random", "logging", "signal"} <= set(found)
+    return found
+
+
+def traps(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in names():
+        (folder / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    return folder
+
+
+SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("../job/train.py",), ("-m", "train"), ("-P", "../job/train.py")], ids=" ".join
+)
+def test_agent_imports_no_module_of_the_start_folder(tmp_path, sockets, words):
+    here = traps(tmp_path / "here")
+    (tmp_path / "job").mkdir()
+    for folder in (here, tmp_path / "job"):
+        (folder / "train.py").write_text(SHOWS_PATH)
+    plain, with_agent = both(*words, folder=here)
+    assert plain.stderr == ""
+    same(plain, with_agent)
+
+
+def test_script_finds_the_modules_beside_it(script, tmp_path):
+    for name in names():
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "token.py").unlink()
+    (tmp_path / "token").mkdir()  # no module where the standard library has one
+    script("".join(f"import {name}; print({name}.__file__)\n" for name in names()))
+    plain, with_agent = both("train.py", folder=tmp_path)
+    assert plain.stdout.count(f"{tmp_path}/") >= len(names()) - 5  # some are there before any script
+    same(plain, with_agent)
+
+
+ATTACHES = "import overlaptop.agent\noverlaptop.agent.attach()\noverlaptop.agent.step()\n"
+TRAINS = "print('trained')\n"
+
+PLACE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+BROKEN = {
+    # By name of a module that is found before the agent's own: its text.
+    "msgspec": "raise ImportError('its C extension was built for another Python')",
+    "sitecustomize": "import hashlib\ndef refuse(_): raise MemoryError\nhashlib.sha256 = refuse",
+}
+
+
+@pytest.mark.parametrize("module", BROKEN)
+@pytest.mark.parametrize("attaches", [False, True], ids=["by -m", "by attach"])
+def test_a_fault_at_the_agents_start_is_one_line(script, module, attaches):
+    script(BROKEN[module] + "\n", f"broken/{module}.py")
+    path = script(ATTACHES * attaches + TRAINS)
+    broken = str(path.parent / "broken")
+    plain, with_agent = both(str(path), folder=path.parent, PYTHONPATH=broken, **PLACE)
+    told = plain if attaches else with_agent
+    assert (told.returncode, told.stdout) == (0, "trained\n")
+    (line,) = told.stderr.splitlines()
+    assert line.startswith("overlaptop: agent disabled itself: ")
+    assert line.endswith("; the job goes on unmeasured")
+    assert (with_agent.returncode, with_agent.stdout) == (0, "trained\n")
+
+
+BYTES = "caf\udce9"
+
+
+@pytest.mark.parametrize(
+    "environment", [{"TORCHELASTIC_RUN_ID": BYTES}, {"RANK": "9" * 5000}], ids=["bytes", "rank"]
+)
+def test_no_variable_of_a_launcher_ends_the_job(script, environment):
+    path = script(TRAINS)
+    _, with_agent = both(str(path), folder=path.parent, **{**PLACE, **environment})
+    assert (with_agent.returncode, with_agent.stdout, with_agent.stderr) == (0, "trained\n", "")
+
+
+def test_there_is_no_thread_before_torch_is_imported(script):
+    """Python warns of a fork beside threads, and no process with two enters a user namespace."""
+    path = script("import os\nprint(len(os.listdir('/proc/self/task')))\n")
+    plain, with_agent = both(str(path), folder=path.parent, **PLACE)
+    assert plain.stdout == "1\n"
+    same(plain, with_agent)
