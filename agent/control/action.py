@@ -148,7 +148,8 @@ class KnobProvider(ABC):
         """
         if (group := self.group()) is None:
             raise LookupError("has no process group to compare its position by")
-        return Position(str(group.group_name), f"{self._sequence_numbers.at(step)} with {words}")
+        name = str(getattr(group, "group_name", ""))
+        return Position(name, f"{self._sequence_numbers.at(step)} with {words}")
 
 
 class KnobTrial(Action):
