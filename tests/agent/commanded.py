@@ -135,9 +135,6 @@ class Dashboard:
             )
         )
 
-    def until_noticed(self, text):
-        self.until(lambda snapshot: any(notice.text == text for notice in snapshot.notices))
-
     def steps_of(self, rank):
         return {number: step for (r, number), step in sorted(self.steps.items()) if r == rank}
 
@@ -149,9 +146,6 @@ class Dashboard:
             return None
 
         return self.until(found)
-
-    def process(self, rank):
-        return self.look().ranks[rank].info.pid
 
     def until_it_has_ended(self, job):
         """Its exit status. Reads meanwhile: libzmq aborts a process that reads nothing while a hub ends."""

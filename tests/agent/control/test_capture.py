@@ -31,7 +31,8 @@ def test_both_ranks_write_a_trace_of_the_same_steps(shared, dashboard, watch):
     assert (made.state, seen.state) == ("written", "written")
     assert (seen.by, seen.words) == (made.by, "capture (steps 4)")
     assert f"pid {os.getpid()}" in made.by
-    other.until_noticed(f"{made.words}, asked by {made.by}")
+    said = f"{made.words}, asked by {made.by}"
+    other.until(lambda snapshot: any(notice.text == said for notice in snapshot.notices))
     paths = [Path(rank.text) for rank in made.ranks]
     folder = shared.folder / capture.FOLDER / key
     assert paths == [folder / "rank0.json.gz", folder / "rank1.json.gz"]
