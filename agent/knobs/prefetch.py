@@ -92,10 +92,10 @@ class _WithGradients(list[Any]):
 class PrefetchPass:
     """Prefetching in one of the two passes. Lists are set on the training thread only."""
 
-    def __init__(self, units: "PrefetchKnobs", name: str) -> None:
+    def __init__(self, knobs: "PrefetchKnobs", name: str) -> None:
         self.name = name
         self.knob = PREFETCH[name]
-        self._units = units
+        self._knobs = knobs
         self._applied: _Applied | None = None
 
     @property
@@ -118,7 +118,7 @@ class PrefetchPass:
                 ahead[unit] = tuple(behind[:depth])
                 if param_groups(unit()):
                     behind.insert(0, unit)
-        lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self._units.alive())}
+        lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self._knobs.alive())}
         self.put_back((lists, _Applied(depth, self._original())))
 
     def restore(self) -> None:
@@ -139,7 +139,7 @@ class PrefetchPass:
         for module, targets in made:
             getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
         if applied is not None and self.name == "forward":
-            for state in self._units.alive():
+            for state in self._knobs.alive():
                 state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
         self._applied = applied
 
@@ -165,7 +165,7 @@ class PrefetchPass:
         return {
             # A slice contains all units, even if the list is a `_WithGradients`.
             weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)[:]))
-            for state in self._units.alive()
+            for state in self._knobs.alive()
         }
 
     def _original(self) -> Lists:
@@ -180,7 +180,7 @@ class PrefetchAction(SettingAction):
         self, knobs: "PrefetchKnobs", knob: str, depth: int | None, back_to: Snapshot | None = None
     ) -> None:
         """``depth``: None for the script's own lists. ``back_to``: restore this snapshot instead."""
-        self._units = knobs
+        self._knobs = knobs
         self._pass = knobs.passes[knob]
         self._depth = depth
         self._back_to = back_to
@@ -189,13 +189,13 @@ class PrefetchAction(SettingAction):
         self._was = ""
 
     def refusal(self) -> str:
-        return self._units.objection() or self._lacks_memory()
+        return self._knobs.objection() or self._lacks_memory()
 
     def position(self, step: int) -> Position:
         """All ranks must act between the same two gathers, with the same lists before."""
         before = describe(self._pass.depth)
-        words = f"{self._pass.knob} {before} over {len(self._units.alive())} units"
-        return self._units.position(step, words)
+        words = f"{self._pass.knob} {before} over {len(self._knobs.alive())} units"
+        return self._knobs.position(step, words)
 
     def boundary(self, step: int) -> bool:
         """Learn the order of units in the agreed step, set the lists after it, and skip one more step.
@@ -205,7 +205,7 @@ class PrefetchAction(SettingAction):
         if self.outcome.text:
             return False
         if self._learns:
-            order = self._units.learned()
+            order = self._knobs.learned()
             if not order:
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "the script's own lists need no order"
@@ -224,16 +224,16 @@ class PrefetchAction(SettingAction):
             self._pass.restore()
             self._done(step)
             return True
-        self._units.learn(self._pass.name)
+        self._knobs.learn(self._pass.name)
         self._learns = True
         return True
 
     def undoing(self) -> "PrefetchAction":
-        return PrefetchAction(self._units, self._pass.knob, None, back_to=self._before)
+        return PrefetchAction(self._knobs, self._pass.knob, None, back_to=self._before)
 
     def abandon(self) -> None:
         """Stop learning. Lists that are set stay, as on the other ranks."""
-        self._units.forget()
+        self._knobs.forget()
 
     def _done(self, step: int) -> None:
         self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
@@ -242,7 +242,7 @@ class PrefetchAction(SettingAction):
         import torch
 
         present = self._pass.depth or 0
-        states = self._units.alive()
+        states = self._knobs.alive()
         if self._depth is None or self._depth <= present or not torch.cuda.is_initialized():
             return ""
         device = getattr(states[0], "_device", None)
