@@ -6,13 +6,21 @@ torch and numpy read on import.
 
 import builtins
 import importlib.util
+import io
 import os
+import pkgutil
 import runpy
 import sys
 import types
 from contextlib import suppress
 from dataclasses import replace
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder, SourceFileLoader
+from importlib.machinery import (
+    BuiltinImporter,
+    FrozenImporter,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
@@ -36,18 +44,21 @@ def main() -> None:
     path = None if command.module else _absolute(target)
     agent = None
     try:
-        code = None if path is None else _script_code(path)  # read before anything else happens
+        # A folder or an archive contains a module __main__. A script is read before anything else happens.
+        package = path is not None and pkgutil.get_importer(path) is not None
+        code = None if path is None or package else _script_code(path)
         agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
         sys.argv[:] = ["-m" if command.module else target, *command.arguments]
-        _hand_over_imports(_searched_first(path))
+        _hand_over_imports(path if package else _searched_first(path))
         main_module = _new_main()
         if path is None or code is None:
-            # The function that Python itself calls for -m.
-            runpy._run_module_as_main(target)  # type: ignore[attr-defined]  # noqa: SLF001
+            # The function that Python itself calls for -m, folders and archives.
+            runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             main_module.__file__ = path
             main_module.__dict__["__cached__"] = None
-            main_module.__loader__ = SourceFileLoader("__main__", path)
+            loader = SourceFileLoader if code.co_filename == path else SourcelessFileLoader
+            main_module.__loader__ = loader("__main__", path)
             exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this is for
     except BaseException as end:
         with suppress(Exception):  # the script may have replaced the hook
@@ -86,7 +97,7 @@ def _searched_first(path: str | None) -> str | None:
 
 
 def _hand_over_imports(folder: str | None) -> None:
-    """Give the script Python's usual sys.path: ``folder``, if any, is searched first.
+    """Give the script Python's usual sys.path: ``folder`` (or an archive), if any, is searched first.
 
     A script may import a random.py next to it. The agent has imported the standard library's random long
     before, and the script must not get that one: modules that it would find in ``folder`` are forgotten.
@@ -124,7 +135,8 @@ def _script_code(path: str) -> types.CodeType:
         sys.stderr.write(f"{line}\n")
         options.tell_torchrun(line)
         raise SystemExit(2) from None
-    return compile(source, path, "exec", dont_inherit=True)
+    compiled: types.CodeType | None = pkgutil.read_code(io.BytesIO(source))  # as runpy does
+    return compiled or compile(source, path, "exec", dont_inherit=True)
 
 
 def _new_main() -> ModuleType:

@@ -2,9 +2,11 @@
 
 import functools
 import os
+import py_compile
 import signal
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -165,7 +167,7 @@ def test_torch_is_seen_once_imported_with_its_environment(run_ranks, tmp_path):
 
 
 TELLS_ALL = """
-import multiprocessing, os, pickle, sys
+import multiprocessing, os, pickle, sys, work
 import __main__
 class Thing: pass
 def told(queue): queue.put((__name__, sys.argv))
@@ -176,19 +178,42 @@ if __name__ == "__main__":
     print(sorted(globals()))
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    child = context.Process(target=told, args=(queue,))
+    by_name = getattr(__spec__, "name", "") == "__main__"  # such a child does not import
+    child = context.Process(target=work.told if by_name else told, args=(queue,))
     child.start()
     print(queue.get())
     child.join()
     raise ValueError("shows its line")
 """
+WORK = "import sys\ndef told(queue): queue.put((__name__, sys.argv))\n"
 
 
-@pytest.mark.parametrize("form", ["script", "module"])
-def test_whatever_python_runs_is_run_as_python_runs_it(script, tmp_path, form):
-    path = script(TELLS_ALL, "told.py")
-    words = ("-m", "told") if form == "module" else (str(path),)
-    plain, with_agent = both(*words, "fails", folder=tmp_path)
+@pytest.fixture
+def program(script):
+    """The same program in each form in which Python takes one; what the command line calls it."""
+
+    def write(form: str) -> tuple[str, ...]:
+        source = script(TELLS_ALL, "program/__main__.py")
+        script(WORK, "program/work.py")
+        folder = source.parent
+        if form == "folder":
+            return ("program",)
+        if form == "archive":
+            zipapp.create_archive(folder, folder.parent / "app.pyz", interpreter="/usr/bin/env python3")
+            return ("./app.pyz",)
+        script(WORK, "work.py")
+        if form == "compiled":
+            py_compile.compile(str(source), str(folder.parent / "told.pyc"), doraise=True)
+            return ("told.pyc",)
+        path = script(TELLS_ALL, "told.py")
+        return ("-m", "told") if form == "module" else (str(path),)
+
+    return write
+
+
+@pytest.mark.parametrize("form", ["script", "module", "folder", "archive", "compiled"])
+def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
+    plain, with_agent = both(*program(form), "fails", folder=tmp_path)
     assert "__main__" in plain.stdout
     same(plain, with_agent, 1)
 
