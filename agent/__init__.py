@@ -64,7 +64,7 @@ def attach(
 def make(options: AgentOptions, script: str) -> "Agent":
     """Make this process's agent, or return the existing one. Call it inside START_BARRIER."""
     from overlaptop.agent.agent import Agent
-    from overlaptop.jobs.private_folders import temporary_folder
+    from overlaptop.jobs.files import temporary_folder
 
     global _agent  # a process has one agent, as it has one torch
     temporary_folder()  # before the script can set TMPDIR: dashboards look in the folder of the start

@@ -50,8 +50,8 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 def _run(words: Sequence[str]) -> int:
     from overlaptop.commands.output import CommandError, drop_output, print_message, replace_unencodable
     from overlaptop.commands.parser import parse
-    from overlaptop.jobs.descriptors import fill_standard
     from overlaptop.jobs.folder import JobFolderError
+    from overlaptop.jobs.sockets import fill_standard
 
     try:
         fill_standard()

@@ -27,8 +27,7 @@ from overlaptop.agent.telemetry import nvml as nvml_library
 from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
 from overlaptop.agent.telemetry.rates import Gpm
-from overlaptop.jobs import writable
-from overlaptop.jobs.folder import JobFolderError, base_dir
+from overlaptop.jobs.folder import WAY_OUT, JobFolderError, base_dir, why_not_writable
 from overlaptop.jobs.gather_key import VARIABLE, GatherError, key_path, read_key
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.sockets import dashboards_socket
@@ -125,7 +124,7 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
     try:
         path = base_dir(create=False)
         dashboards_socket(_LONGEST_KEY, _LARGEST_PID)
-        if why := writable.why_not():
+        if why := why_not_writable():
             yield fault("sockets", why)
             return
     except JobFolderError as reason:
@@ -145,7 +144,7 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
             "set OVERLAPTOP_DIR to a directory of this machine alone",
         )
     elif (free_bytes := shutil.disk_usage(place).free) < FEW_FREE_BYTES:
-        yield warning("sockets", f"{place} has {free_bytes >> 20} MiB left", writable.WAY_OUT)
+        yield warning("sockets", f"{place} has {free_bytes >> 20} MiB left", WAY_OUT)
     else:
         yield ok("sockets", f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}")
 

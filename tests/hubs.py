@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.hub_command import hub_command
-from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_socket import LocalHubConnection
 from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import JobRecord, read_job
 from overlaptop.jobs.sockets import ranks_socket

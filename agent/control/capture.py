@@ -18,7 +18,7 @@ from overlaptop.agent.control.action import CAPTURED, Action, Outcome
 from overlaptop.agent.hooks.profilers import ProfilerWatch
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.jobs.private_folders import check_private, temporary_folder
+from overlaptop.jobs.files import check_private, temporary_folder
 
 FOLDER = "overlaptop-captures"
 SETTLING_STEPS = 3

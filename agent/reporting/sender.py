@@ -17,8 +17,7 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
-from overlaptop.jobs import writable
-from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.folder import JobFolderError, check_writable
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
@@ -211,7 +210,7 @@ class Sender:
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
-        writable.check(self.place.job)  # nobody would see the error of a hub that ends at once
+        check_writable(self.place.job)  # nobody would see the error of a hub that ends at once
         argv, environment = hub_command(
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )

@@ -11,7 +11,8 @@ from overlaptop.commands.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.local_session import HERE, HERE_BYTES_PER_S
 from overlaptop.fleet.session import Session
-from overlaptop.jobs import last_end, writable
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import why_not_writable
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.report.troubles import of_last
 
@@ -120,7 +121,7 @@ def _no_job(where: str) -> str:
         return missing
     ended = last_end.read()
     how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"
-    return writable.why_not() or missing + how
+    return why_not_writable() or missing + how
 
 
 def _names(jobs: Sequence[JobRecord]) -> str:

@@ -6,7 +6,7 @@ are not affected. After a reconnect the hub sends its history again, and known m
 **Commands.** Each hub sends a command to its own ranks. All ranks of a job agree through the job's own
 store: all act or none does. So a command goes to every hub with the same id, and to none if some rank
 cannot be reached. If a connection breaks just then, its ranks do not answer and nothing changes. Each hub
-publishes the outcome for its own ranks, and wire/outcome.py merges them.
+publishes the outcome for its own ranks, and hub/executions.py merges them.
 """
 
 import select
@@ -22,8 +22,7 @@ from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
 from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
-from overlaptop.remote.gathered import GatheredHost
-from overlaptop.remote.host import RemoteHost
+from overlaptop.remote.host import GatheredHost, RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.text import printable
 from overlaptop.wire.commands import CHANGES, Command

@@ -7,6 +7,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from overlaptop.hub.executions import ANSWER_S, CommandProgress, merged
 from overlaptop.timeline import ratios
 from overlaptop.wire.commands import (
     ACCEPTED,
@@ -23,7 +24,6 @@ from overlaptop.wire.commands import (
 from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import SENT as SENT
 from overlaptop.wire.messages import StepTotals
-from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128
 """Commands kept. Trials are dropped first."""

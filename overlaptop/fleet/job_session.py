@@ -18,7 +18,7 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from overlaptop.jobs.hub_connection import HubConnection
+    from overlaptop.jobs.hub_socket import HubConnection
 
 Tap = Callable[[str, Sequence[Message]], None]
 """Called with a node's name and the messages that were read from its hub together."""
@@ -48,7 +48,7 @@ class JobSelector:
 
 def _open_local_hub(record: JobRecord) -> "HubConnection":
     # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
-    from overlaptop.jobs.hub_connection import LocalHubConnection
+    from overlaptop.jobs.hub_socket import LocalHubConnection
 
     return LocalHubConnection(record)
 

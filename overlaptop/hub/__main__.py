@@ -19,10 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from overlaptop.hub.log import open_log
-from overlaptop.jobs.descriptors import fill_standard
 from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
-from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.jobs.sockets import fill_standard, ranks_socket
 from overlaptop.recording.keep import DEFAULT_KEEP
 
 _BACKLOG = 1024

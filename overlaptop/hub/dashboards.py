@@ -16,14 +16,18 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
+from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.gathering import GatherRoot, RootLink
+from overlaptop.hub.history import JobHistory
+from overlaptop.hub.log import log_line
+from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import FAR_HISTORY_BYTES, KEPT, Frame, ReaderQueue
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
-from overlaptop.wire.commands import Command
+from overlaptop.wire.commands import Command, describe
 from overlaptop.wire.gathering import READER_MAY_COMMAND
 from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
-from overlaptop.wire.messages import Found, HubStatus, Welcome
+from overlaptop.wire.messages import Found, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from overlaptop.wire.schema import Message
 
@@ -36,6 +40,10 @@ _RECEIVE_HIGH_WATER = 16
 _MAX_RECEIVED_AT_ONCE = 256
 _MAX_RECEIVED_BYTES = 1 << 16
 _LINGER_MS = 200
+_LATE_S = 2.0
+"""A longer pause between two calls of `receive` means that this process was stopped."""
+_STALE_S = 1.0
+"""Commands received for this long after such a pause may be old, so they are dropped."""
 
 _OVER_ROOT = 2
 """Index of the connection to the root, after the two ROUTERs."""
@@ -79,12 +87,9 @@ class DashboardClient:
 
 
 class DashboardServer:
-    """All dashboards that watch this job.
+    """All dashboards that watch this job. Their commands go to the ranks, their findings to ``found``.
 
-    ``path``: socket for dashboards that may send commands. ``view_path``: socket for the others. ``replay``
-    returns the history for a new one, ``detail`` the newest StepDetail of a rank, and ``status`` the hub's
-    status, with ``dropped`` counting only bad frames from ranks. ``take`` receives commands and findings of
-    joined dashboards.
+    ``path``: socket for dashboards that may send commands. ``view_path``: socket for the others.
     """
 
     def __init__(
@@ -92,22 +97,18 @@ class DashboardServer:
         path: Path,
         view_path: Path,
         welcome: Welcome,
-        replay: Callable[[], list[Frame]],
-        detail: Callable[[int], Frame | None],
-        status: Callable[[], HubStatus],
-        take: Callable[[Command | Found], None],
+        history: JobHistory,
+        commands: CommandExecutions,
+        ranks: RankServer,
+        found: Callable[[str, float], None],
     ) -> None:
-        self.watched: frozenset[int] = frozenset()
-        """Ranks whose detail at least one dashboard requests."""
-        self.bursts = 0
-        """Bursts that dashboards have requested from those ranks."""
+        self._bursts = 0
+        """Bursts that dashboards have requested from the ranks that they watch."""
         self._welcome = encode(welcome)
         self._world_size = welcome.world_size
-        self._replay = replay
-        self._detail = detail
-        self._status = status
-        self._take = take
+        self._history, self._commands, self._ranks, self._found = history, commands, ranks, found
         self._bad_frames = 0
+        self._received_s, self._stale_until_s = float("inf"), 0.0
         self._dashboards: dict[_Address, DashboardClient] = {}
         self._context = zmq.Context()
         self._routers = [self._bind(path), self._bind(view_path)]
@@ -170,7 +171,12 @@ class DashboardServer:
         return any(each & zmq.POLLIN for each in events)
 
     def receive(self, now_s: float) -> None:
-        """Process the dashboards' messages."""
+        """Process the dashboards' messages. Called each second at least, unless this process is stopped."""
+        if (paused_s := now_s - self._received_s) > _LATE_S:
+            self._stale_until_s = now_s + _STALE_S
+            for dashboard in self._dashboards.values():
+                dashboard.expires_s += paused_s
+        self._received_s = now_s
         for place, router in enumerate(self._routers):
             for _ in range(_MAX_RECEIVED_AT_ONCE):
                 try:
@@ -222,10 +228,16 @@ class DashboardServer:
         match message:
             case Join():
                 self._renew(address, message, now_s)
-            case Command() | Found() if (
-                sender is not None and sender.same_protocol and _may_command(address)
+            case Command() | Found() if sender is None or not (
+                sender.same_protocol and _may_command(address)
             ):
-                self._take(message)
+                return False
+            case Found():
+                self._found(message.rule, now_s)
+            case Command() if now_s < self._stale_until_s:
+                log_line(f"{describe(message)} may have waited for long: not forwarded")
+            case Command():
+                self._commands.take(message, self._ranks.numbers, self._ranks.command, now_s)
             case _:
                 return False
         return True
@@ -249,9 +261,12 @@ class DashboardServer:
             self._set_status(dashboard)
 
     def flush(self, now_s: float = float("inf")) -> bool:
-        """Send all that can be sent without waiting; over the root all but history only now and then, or
-        at any time if ``now_s`` is missing. Returns whether ZeroMQ's queue is full for any dashboard.
+        """Send new outcomes, and all else that can be sent without waiting. Over the root, all but history
+        is sent only now and then, or at any time if ``now_s`` is missing. Returns whether ZeroMQ's queue is
+        full for any dashboard.
         """
+        for payload in self._commands.settle():
+            self.publish(Frame(payload, KEPT))
         full = False
         over_root = now_s >= self._over_root_due_s
         if over_root:
@@ -329,11 +344,12 @@ class DashboardServer:
                 # Sent even without a grant, so that it knows why it receives nothing else.
                 self._send_now(address, self._welcome)
             dashboard = self._dashboards[address] = DashboardClient(
-                self._status().dropped + self._bad_frames, join.protocol == PROTOCOL_VERSION
+                self._ranks.status().dropped + self._bad_frames, join.protocol == PROTOCOL_VERSION
             )
             if dashboard.same_protocol:
                 gathered = [Frame(self._gathered, KEPT)] if self._gathered else []
-                history = [Frame(self._welcome, KEPT), *gathered, *self._replay()]
+                commands = [Frame(payload, KEPT) for payload in self._commands.replay()]
+                history = [Frame(self._welcome, KEPT), *gathered, *self._history.replay(), *commands]
                 dashboard.queue.begin(history, self._far_history_bytes(address))
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.expires_s = now_s + READER_TIMEOUT_S
@@ -341,29 +357,29 @@ class DashboardServer:
             dashboard.queue.grant(join.received_bytes, min(join.window_bytes, _MAX_WINDOW_BYTES))
             wanted = frozenset(join.detail_ranks)
             for rank in sorted(wanted - dashboard.detail_ranks):
-                if (frame := self._detail(rank)) is not None:
+                if (frame := self._history.detail(rank)) is not None:
                     dashboard.queue.put(frame)
             dashboard.detail_ranks = wanted
-            self.bursts += join.bursts > dashboard.bursts
+            self._bursts += join.bursts > dashboard.bursts
             dashboard.bursts = join.bursts
 
     def _far_history_bytes(self, address: _Address) -> int:
         """Return this node's share of the history over the root: it has a share of the job's ranks."""
         if address[0] != _OVER_ROOT:
             return FAR_HISTORY_BYTES
-        ranks = self._status().ranks_connected
+        ranks = self._ranks.status().ranks_connected
         share_bytes = _OVER_ROOT_HISTORY_BYTES * ranks // max(1, ranks, self._world_size)
         return min(FAR_HISTORY_BYTES, share_bytes)
 
     def _set_status(self, dashboard: DashboardClient) -> None:
         if dashboard.same_protocol:
-            status = self._status()
+            status = self._ranks.status()
             bad_frames = status.dropped + self._bad_frames - dashboard.bad_frames_before
             dashboard.status = encode(replace(status, dropped=dashboard.queue.dropped + bad_frames))
 
     def _update_watched(self) -> None:
-        ranks = (dashboard.detail_ranks for dashboard in self._dashboards.values())
-        self.watched = frozenset().union(*ranks)
+        wanted = (dashboard.detail_ranks for dashboard in self._dashboards.values())
+        self._ranks.watch(frozenset().union(*wanted), self._bursts)
 
 
 def _may_command(address: _Address) -> bool:

@@ -1,13 +1,15 @@
-"""The commands that the hub has forwarded, and their outcomes on its ranks.
+"""The commands that the hub has forwarded, and their outcomes, judged from its ranks' reports.
 
-outcome.py judges the reports. This module adds what only the hub knows: the ranks that were asked, that
-ended, and that are silent. A hub that replaces another one reads the commands under way from the job's
-folder, and receives the rest from the ranks.
+All ranks act or none does. While a lost rank may still have acted, nobody can say that a change was not
+made, so the outcome is unknown, not failed. A later report corrects it. A hub that replaces another one
+reads the commands under way from the job's folder, and receives the rest from the ranks.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -18,22 +20,37 @@ from overlaptop.jobs.files import keep, read_regular
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.records import ChangeRecord
-from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import (
+    ACCEPTED,
+    CHANGED,
+    CHANGES,
     ENDED,
+    ENDED_BADLY,
+    ENDED_WELL,
+    FAILED,
     OBEYED,
+    OBEYING,
     SENT,
+    SET,
     SILENT,
+    STAGES,
     TRYING,
+    UNKNOWN,
+    UNREACHABLE,
     Command,
     CommandOutcome,
     CommandReport,
+    RankOutcome,
+    argument,
+    describe,
+    names_a_rank,
 )
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import RankEnd, RankInfo
-from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 
+ANSWER_S = 15.0
+"""Longer than ranks wait for each other: a rank that has reported nothing by then will report nothing."""
 END_S = 600.0
 """Timeout after a rank's last report. Beyond it, the rank hangs, or its steps take minutes."""
 _PATIENCE_S = {SENT: ANSWER_S, TRYING: 3_600.0}
@@ -43,25 +60,175 @@ _MAX_UNDER_WAY = _MAX_DONE = 64
 _MAX_FILE_BYTES = 1 << 18
 _SHORT_CHARS = 40
 """Maximum length of a rank's text if those of thousands of ranks do not fit into one frame."""
+_FINAL = (*ENDED_WELL, *ENDED_BADLY)
+_VERBS = {"refused": "refused", "busy": "is busy", FAILED: "failed", UNKNOWN: "does not know"}
+_LOST = {
+    # how a rank was lost, and whether some may have made the change
+    (ENDED, True): (UNKNOWN, "ended before it reported"),
+    (SILENT, True): (UNKNOWN, "has not reported"),
+    (ENDED, False): (FAILED, "ended before it was done"),
+    (SILENT, False): (FAILED, "does not answer"),
+}
 
 
 @dataclass(slots=True)
-class HubExecution:
+class CommandProgress:
+    """The ranks' reports on one command."""
+
+    command: Command
+    ranks: dict[int, RankOutcome]
+    step: int | None = None
+    old: str = ""
+    new: str = ""
+
+    @classmethod
+    def begin(cls, command: Command, ranks: Iterable[int]) -> Self:
+        return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
+
+    @classmethod
+    def resume(cls, command: Command, outcome: CommandOutcome) -> Self:
+        return cls(
+            command, {each.rank: each for each in outcome.ranks}, outcome.step, outcome.old, outcome.new
+        )
+
+    def report(self, report: CommandReport) -> None:
+        """Add a rank's report. A late report never reverts a newer one."""
+        rank = self.ranks.get(report.rank)
+        # On a rank, the thread that acts may report before the thread that agrees.
+        stage = STAGES.index
+        if rank is not None and stage(report.state) < stage(rank.reported):
+            self.ranks[report.rank] = replace(rank, lost="")
+        else:
+            self.ranks[report.rank] = RankOutcome(report.rank, report.state, report.state, report.text)
+        if report.step is not None:
+            self.step = max(report.step, self.step or 0)
+        self.old, self.new = self.old or report.old, self.new or report.new
+
+    def lose(self, rank: int, lost: str) -> bool:
+        """Stop expecting the rank's final report. ``lost``: one of LOST.
+
+        Returns whether that is a change: False if the rank was not asked, or has sent its final report.
+        """
+        known = self.ranks.get(rank)
+        if known is None or known.reported in _FINAL or known.lost == lost:
+            return False
+        self.ranks[rank] = replace(known, lost=lost)
+        return True
+
+    def lose_all(self, lost: str) -> None:
+        for rank in tuple(self.ranks):
+            self.lose(rank, lost)
+
+    def unanswered(self) -> CommandOutcome:
+        return replace(self.outcome(), state=SENT, reason="", done=False)
+
+    def outcome(self) -> CommandOutcome:
+        numbers = sorted(self.ranks)
+        return _judged(self.command, [self.ranks[rank] for rank in numbers], self.step, self.old, self.new)
+
+
+def merged(
+    command: Command, outcomes: Sequence[CommandOutcome], unreachable: Mapping[int, str]
+) -> CommandOutcome:
+    """Merge the outcomes of one command on several hubs' ranks.
+
+    Args:
+        command: the same for all hubs.
+        outcomes: one of each hub, at least one.
+        unreachable: ranks that cannot be asked any more, and why.
+    """
+    ranks: dict[int, RankOutcome] = {}
+    for outcome in outcomes:
+        for each in outcome.ranks:
+            ranks.setdefault(each.rank, each)
+    for rank, why in unreachable.items():
+        known = ranks.get(rank)
+        if known is not None and not known.lost and known.reported not in _FINAL:
+            ranks[rank] = replace(known, text=why, lost=UNREACHABLE)
+    if not ranks and not all(outcome.done for outcome in outcomes):
+        return outcomes[0] if not outcomes[0].done else outcomes[-1]
+    return _judged(
+        command,
+        [ranks[rank] for rank in sorted(ranks)],
+        max((each.step for each in outcomes if each.step is not None), default=None),
+        next((each.old for each in outcomes if each.old), ""),
+        next((each.new for each in outcomes if each.new), ""),
+    )
+
+
+def logged_state(outcome: CommandOutcome) -> str:
+    """Return the outcome as one word for the log. If one rank refuses, the command failed on the others."""
+    if outcome.state != FAILED:
+        return outcome.stage
+    states = {each.state for each in outcome.ranks}
+    return next((state for state in ENDED_BADLY if state in states), FAILED)
+
+
+def _judged(
+    command: Command, ranks: Sequence[RankOutcome], step: int | None, old: str, new: str
+) -> CommandOutcome:
+    # Whether a lost rank may have made a change: ranks report their agreement a second before they act, so
+    # a job that ended before that changed nothing.
+    may_have_acted = command.name in CHANGES and any(
+        each.reported not in (SENT, ACCEPTED) or each.lost != ENDED for each in ranks
+    )
+    judged = tuple(_judged_rank(each, command, may_have_acted=may_have_acted) for each in ranks)
+    failed = [each for each in judged if each.state in ENDED_BADLY]
+    unknown = [each for each in judged if each.state == UNKNOWN]
+    reason = ""
+    if not judged:
+        state, reason = FAILED, "no rank is there to answer"
+    elif failed:
+        state, reason = FAILED, _why(failed)
+        if changed := [str(each.rank) for each in judged if each.state == CHANGED]:
+            reason = f"changed on rank{'s' * (len(changed) > 1)} {', '.join(changed)} only: {reason}"
+    elif unknown:
+        state, reason = UNKNOWN, _why(unknown)
+    elif all(each.state in ENDED_WELL for each in judged):
+        state = OBEYED
+    else:
+        state = SENT if any(each.state == SENT for each in judged) else OBEYING
+    done = all(each.state in (*_FINAL, UNKNOWN) for each in judged)
+    return CommandOutcome(command.id, state, reason, step, done, judged, old, new)
+
+
+def _judged_rank(each: RankOutcome, command: Command, *, may_have_acted: bool) -> RankOutcome:
+    if not each.lost:
+        return each
+    if each.lost == UNREACHABLE:
+        return replace(each, state=UNKNOWN if command.name in CHANGES else FAILED)
+    state, text = _LOST[each.lost, may_have_acted]
+    return replace(each, state=state, text=f"rank {each.rank} {text}")
+
+
+def _why(ranks: Sequence[RankOutcome]) -> str:
+    # A text about another rank ("rank 3 does not answer") names the cause. Other texts name its effects.
+    first = min(ranks, key=lambda each: not names_a_rank(each.text))
+    if names_a_rank(first.text):
+        return first.text
+    return f"rank {first.rank} {_VERBS[first.state]}: {first.text}"
+
+
+@dataclass(slots=True)
+class HubExecution(CommandProgress):
     """One command and its progress in the hub."""
 
-    execution: CommandProgress
-    reported_s: float
+    published: CommandOutcome = field(init=False)
+    """The outcome as last judged."""
+    reported_s: float = 0.0
     """When a rank last reported, or the command was forwarded."""
-    knob: Knob | None
-    outcome: CommandOutcome
+    knob: Knob | None = None
     ended_as: str = ""
     """The last final state passed to ``ended``."""
     forgotten: bool = False
     """Another process has replaced a rank that reported on it, so it no longer describes any rank."""
 
+    def __post_init__(self) -> None:
+        self.published = self.outcome()
+
 
 class CommandExecutions:
-    """The last commands. Times are on the hub's clock.
+    """The last commands. Times are monotonic.
 
     Reports are received one by one, and judged together by `settle`.
     """
@@ -77,16 +244,17 @@ class CommandExecutions:
         """Lowest rank that has described its knobs."""
         self._knobs: dict[str, Knob] = {}
         self._pids: dict[int, int] = {}
+        self._new: list[bytes] = []
+        """Commands that dashboards have not been sent."""
         self._dirty: set[str] = set()
-        self._all: dict[str, HubExecution] = {
-            execution.command.id: HubExecution(execution, now_s, None, execution.outcome())
-            for execution in _kept(path)
-        }
+        self._all = {each.command.id: each for each in _kept(path)}
+        for each in self._all.values():
+            each.reported_s = now_s
 
     @property
     def under_way(self) -> tuple[Command, ...]:
         """Commands that are not done, oldest first."""
-        return tuple(each.execution.command for each in self._all.values() if not each.outcome.done)
+        return tuple(each.command for each in self._all.values() if not each.published.done)
 
     def knows(self, command_id: str) -> bool:
         return command_id in self._all
@@ -96,17 +264,28 @@ class CommandExecutions:
         frames = []
         for each in self._all.values():
             if not each.forgotten:
-                frames += [encode(each.execution.command), _encoded(each.outcome)]
+                frames += [encode(each.command), _encoded(each.published)]
         return frames
 
-    def begin(self, command: Command, ranks: Collection[int], now_s: float) -> None:
-        execution = CommandProgress.begin(command, ranks)
-        self._all[command.id] = HubExecution(
-            execution, now_s, self._knobs.get(command.knob), execution.outcome()
-        )
+    def take(
+        self, command: Command, ranks: Iterable[int], forward: Callable[[bytes], None], now_s: float
+    ) -> None:
+        """Forward a dashboard's command to all ranks, and to all dashboards, which show its author."""
+        if self.knows(command.id):
+            return
+        # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive late.
+        command = replace(command, at_ns=time.time_ns())
+        log_line(f"{describe(command)}, asked by {command.by!r}")
+        self.begin(command, ranks, now_s)
+        self._new.append(encode(command))
+        forward(encode(command))
+
+    def begin(self, command: Command, ranks: Iterable[int], now_s: float) -> None:
+        execution = self._all[command.id] = HubExecution.begin(command, ranks)
+        execution.reported_s, execution.knob = now_s, self._knobs.get(command.knob)
         self._dirty.add(command.id)
         for oldest in self.under_way[:-_MAX_UNDER_WAY]:
-            self._all[oldest.id].execution.lose_all(SILENT)
+            self._all[oldest.id].lose_all(SILENT)
             self._dirty.add(oldest.id)
         self._keep()
 
@@ -117,13 +296,15 @@ class CommandExecutions:
                 self._knobs = {knob.name: knob for knob in message.knobs}
             case CommandReport() if (known := self._all.get(message.command)) is not None:
                 known.reported_s = now_s
-                known.execution.report(message)
+                known.report(message)
                 self._dirty.add(message.command)
             case RankInfo():
                 # A new process of the rank, while the hub still had the connection of the previous one.
                 if self._pids.get(message.rank, message.pid) != message.pid:
                     self._lose(message.rank)
-                    self._forget(message.rank)
+                    for each in self._all.values():
+                        former = each.ranks.get(message.rank)
+                        each.forgotten |= former is not None and former.reported != SENT
                 self._pids[message.rank] = message.pid
             case RankEnd():
                 self._lose(message.rank)
@@ -132,71 +313,60 @@ class CommandExecutions:
 
     def settle(self) -> list[bytes]:
         """Judge new reports. Returns the frames for dashboards."""
-        frames = []
-        # One at a time: `ended` may begin another command.
-        while self._dirty:
-            self._dirty.remove(key := min(self._dirty))
+        frames, self._new = self._new, []
+        for key in sorted(self._dirty):
             each = self._all[key]
-            outcome = each.execution.outcome()
+            outcome = each.outcome()
             if not each.forgotten:
                 frames.append(_encoded(outcome))
-            was_done, each.outcome = each.outcome.done, outcome
-            if outcome.done != was_done:
-                self._keep()
+            was_done, each.published = each.published.done, outcome
             if outcome.done and logged_state(outcome) != each.ended_as:
                 each.ended_as = logged_state(outcome)
                 self._ended(each)
+            self._dirty.remove(key)
+            if outcome.done != was_done:
+                self._keep()
         return frames
 
     def tick(self, now_s: float) -> None:
         """Give up on ranks that report nothing. Called once a second."""
         for key, each in self._all.items():
             silent_s = now_s - each.reported_s
-            if each.outcome.done or silent_s <= ANSWER_S:
+            if each.published.done or silent_s <= ANSWER_S:
                 continue
-            for rank in each.outcome.ranks:
+            for rank in each.published.ranks:
                 is_silent = silent_s > _PATIENCE_S.get(rank.reported, END_S)
-                if is_silent and not rank.lost and each.execution.lose(rank.rank, SILENT):
+                if is_silent and not rank.lost and each.lose(rank.rank, SILENT):
                     self._dirty.add(key)
 
     def close(self) -> None:
         self.settle()
         for each in self._all.values():
-            if not each.outcome.done:
-                each.execution.lose_all(SILENT)
-                each.outcome = replace(each.execution.outcome(), reason="the hub ended first")
+            if not each.published.done:
+                each.lose_all(SILENT)
+                each.published = replace(each.outcome(), reason="the hub ended first")
                 self._ended(each)
 
     def _lose(self, rank: int) -> None:
-        for key, each in self._all.items():
-            if each.execution.lose(rank, ENDED):
-                self._dirty.add(key)
-
-    def _forget(self, rank: int) -> None:
-        for each in self._all.values():
-            known = each.execution.ranks.get(rank)
-            each.forgotten |= known is not None and known.reported != SENT
+        self._dirty |= {key for key, each in self._all.items() if each.lose(rank, ENDED)}
 
     def _keep(self) -> None:
-        done = [key for key, each in self._all.items() if each.outcome.done and key not in self._dirty]
+        done = [key for key, each in self._all.items() if each.published.done and key not in self._dirty]
         for key in done[: max(0, len(done) - _MAX_DONE)]:
             del self._all[key]
-        frames = (
-            frame(encode(each.execution.command)) + frame(_encoded(each.outcome))
-            for each in self._all.values()
-            if not each.outcome.done
-        )
+        under_way = (each for each in self._all.values() if not each.published.done)
+        frames = (frame(encode(each.command)) + frame(_encoded(each.published)) for each in under_way)
         # Without the file, the next hub knows of no commands under way, and logs nothing.
         keep(self._path, b"".join(frames))
 
 
 def log_change(job: JobRecord, ended: HubExecution) -> None:
     """Log a command that changes a knob permanently, and its outcome."""
-    command, outcome, knob = ended.execution.command, ended.outcome, ended.knob
-    if command.name not in commands.CHANGES:
+    command, outcome, knob = ended.command, ended.published, ended.knob
+    if command.name not in CHANGES:
         return
     original, old = ("", "") if knob is None else (knob.original_text, knob.value_text)
-    wanted = str(commands.argument(command, "value")) if command.name == commands.SET else original
+    wanted = str(argument(command, "value")) if command.name == SET else original
     changed = outcome.state == OBEYED
     try:
         change_log.append(
@@ -227,7 +397,7 @@ def _encoded(outcome: CommandOutcome) -> bytes:
         return encode(replace(outcome, ranks=tuple(ranks)))
 
 
-def _kept(path: Path) -> Iterable[CommandProgress]:
+def _kept(path: Path) -> Iterable[HubExecution]:
     command: Command | None = None
     try:
         for payload in FrameReader().feed(read_regular(path, _MAX_FILE_BYTES)):
@@ -235,6 +405,6 @@ def _kept(path: Path) -> Iterable[CommandProgress]:
             if isinstance(message, Command):
                 command = message
             elif isinstance(message, CommandOutcome) and command and command.id == message.command:
-                yield CommandProgress.resume(command, message)
+                yield HubExecution.resume(command, message)
     except (OSError, WireError):
         return

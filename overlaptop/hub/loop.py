@@ -21,7 +21,6 @@ from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
-from overlaptop.hub.reader_queue import KEPT, Frame
 from overlaptop.hub.recorder_process import RecorderProcess
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job_files
@@ -31,15 +30,11 @@ from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import parent_of, process_start_time
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
-from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.gathering import Gather, Gathered
 from overlaptop.wire.messages import (
     RESTARTED,
-    Found,
-    HubStatus,
     Notice,
     RankEnd,
     RankInfo,
@@ -52,8 +47,6 @@ _TICK_S = 1.0
 _RETRY_S = 0.1
 """Interval of retries for a dashboard whose queue is full."""
 _RECORD_PAUSE_S = 0.2
-_FRESHEN_S = 3600.0
-"""Interval at which file times are renewed, so that cleaners of /tmp see that the files are in use."""
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
@@ -84,38 +77,28 @@ class Hub:
     """Collects the ranks' frames and passes them on until the job is over."""
 
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
-        self._options = options
+        self._options, self._lock = options, lock
         self._folder = job_dir(options.job)
-        self._lock = lock
-        self._lost_s = 0.0
-        """Total time for which this process was stopped or the machine asleep."""
-        self._now_s = time.monotonic()
-        """The hub's clock: monotonic time minus `_lost_s`. Constant during one round."""
-        self._idle_since_s = self._now_s
+        now_s = self._idle_since_s = time.monotonic()
         """When the last rank disconnected."""
+        self._record_due_s: float | None = now_s
         self._terminated = False
         self._gathered: Gathered | None = None
-        self._suspended_s = float("-inf")
-        """When this process last noticed that it had been stopped. Messages received then may be old."""
         self._history = JobHistory()
         self._selector = DefaultSelector()
         earlier = self._previous_record()
+        kept_commands = self._folder / COMMANDS_NAME
         if earlier is None:  # another job had the key, as with the same port
             with suppress(OSError):
-                (self._folder / COMMANDS_NAME).unlink()
+                kept_commands.unlink()
         self._record = self._first_record(earlier)
-        self._commands = CommandExecutions(
-            partial(log_change, self._record), self._folder / COMMANDS_NAME, self._now_s
-        )
-        dashboards_path, view_path = self._record.dashboard_path, view_socket(options.job, os.getpid())
-        self._socket_paths = ranks_socket(options.job), dashboards_path, view_path
+        paths = self._record.dashboard_path, view_socket(options.job, os.getpid())
+        self._socket_paths = ranks_socket(options.job), *paths
         restarts = _elastic("RESTART_COUNT")
         if restarts:
             words = f"{RESTARTED} after a failure (restart {restarts}): steps count from 0"
             notice = Notice(0, self._record.started_ns, "warning", words)
-            self._history.keep(notice, encode(notice), self._now_s)
-        self._record_due_s: float | None = self._now_s
-        self._freshened_s = self._now_s
+            self._history.keep(notice, encode(notice), now_s)
         welcome = Welcome(
             protocol=PROTOCOL_VERSION,
             job=options.job,
@@ -124,28 +107,15 @@ class Hub:
             world_size=options.world_size,
             started_ns=self._record.started_ns,
         )
-        self._dashboards = DashboardServer(
-            dashboards_path,
-            view_path,
-            welcome,
-            replay=lambda: [
-                *self._history.replay(),
-                *(Frame(payload, KEPT) for payload in self._commands.replay()),
-            ],
-            detail=self._history.detail,
-            status=self._status,
-            take=self._take,
-        )
+        self._commands = CommandExecutions(partial(log_change, self._record), kept_commands, now_s)
         self._ranks = RankServer(
-            options.job,
-            listener,
-            self._selector,
-            max_connections=_most_ranks(),
-            deliver=self._deliver,
-            clock_s=lambda: self._now_s,
+            options.job, listener, self._selector, _most_ranks(), self._commands, self._deliver
         )
         self._black_box = HubBlackBox(
-            welcome, self._history, commands=self._commands.replay, status=self._status
+            welcome, self._history, commands=self._commands.replay, status=self._ranks.status
+        )
+        self._dashboards = DashboardServer(
+            *paths, welcome, self._history, self._commands, self._ranks, self._black_box.ask
         )
         # A recorder outlives its hub, and follows the job to the next hub or restart.
         self._recorder_due = bool(options.record) and earlier is None and not restarts
@@ -155,58 +125,41 @@ class Hub:
 
     def run(self) -> None:
         """Run until the job is over. Then remove the job's folder if it still belongs to this hub."""
-        next_tick_s = self._now_s
+        now_s = next_tick_s = time.monotonic()
         is_behind = False
-        while not self._is_over():
+        while not self._is_over(now_s):
             due_s = min(next_tick_s, self._record_due_s or next_tick_s, self._deadline_s or next_tick_s)
-            wait_s = (
-                0.0 if self._dashboards.has_input else max(0.0, due_s + self._lost_s - time.monotonic())
-            )
+            wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
             ready = self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s)
-            self._advance_clock()
-            now_s = self._now_s
+            now_s = time.monotonic()
             for key, events in ready:
                 key.data(events)
             self._dashboards.receive(now_s)
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
-                self._tick()
+                self._tick(now_s)
             if self._record_due_s is not None and now_s >= self._record_due_s:
-                self._write_record()
-            for payload in self._commands.settle():
-                self._dashboards.publish(Frame(payload, KEPT))
+                self._write_record(now_s)
             is_behind = self._dashboards.flush(now_s)
-            self._ranks.watch(self._dashboards.watched, self._dashboards.bursts)
             if self._ranks.numbers:
                 self._idle_since_s = now_s
         self._end()
-
-    def _advance_clock(self) -> None:
-        now_s = time.monotonic() - self._lost_s
-        if now_s - self._now_s > 2 * _TICK_S:
-            # This process was suspended, so dashboards were not really silent.
-            self._lost_s += now_s - self._now_s
-            self._suspended_s = self._now_s
-        else:
-            self._now_s = now_s
 
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """Process a message from a rank, or the hub's own RankEnd after a broken connection."""
         if isinstance(message, Gather):
             self._gather(message)
             return
-        self._commands.receive(message, self._now_s)
-        if isinstance(message, CommandReport):
-            return  # dashboards receive the outcome of all ranks' reports instead
-        frame = self._history.keep(message, payload, self._now_s)
-        self._black_box.see(message, self._now_s)
+        now_s = time.monotonic()
+        frame = self._history.keep(message, payload, now_s)
+        self._black_box.see(message, now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, frame)
             return
         self._dashboards.publish(frame)
         # job.json lists the connected ranks.
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
-            self._record_due_s = self._now_s + _RECORD_PAUSE_S
+            self._record_due_s = now_s + _RECORD_PAUSE_S
 
     def _gather(self, message: Gather) -> None:
         """Bind the root's port or connect to it, once. Answer all ranks."""
@@ -226,7 +179,7 @@ class Hub:
                 self._record = replace(
                     self._record, is_root=message.is_root, root_host=place.address, root_port=place.port
                 )
-                self._record_due_s = self._now_s
+                self._record_due_s = time.monotonic()
             log_line(self._gathered.refusal or f"gathering: {self._gathered.host}:{self._gathered.port}")
         self._ranks.command(encode(self._gathered))
 
@@ -236,46 +189,17 @@ class Hub:
             if descriptor not in self._selector.get_map():
                 self._selector.register(descriptor, EVENT_READ, lambda _events: None)
 
-    def _take(self, message: Command | Found) -> None:
-        """Process a dashboard's message. A finding goes to the black box. A command goes to all ranks, and
-        to all dashboards, which show its author. A command that may be old is dropped.
-        """
-        if isinstance(message, Found):
-            self._black_box.ask(message.rule, self._now_s)
-        elif self._now_s - self._suspended_s < _TICK_S:
-            log_line(f"{commands.describe(message)} may have waited for long: not forwarded")
-        elif not self._commands.knows(message.id):
-            # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive late.
-            command = replace(message, at_ns=time.time_ns())
-            log_line(f"{commands.describe(command)}, asked by {command.by!r}")
-            self._dashboards.publish(Frame(encode(command), KEPT))
-            self._commands.begin(command, self._ranks.numbers, self._now_s)
-            self._ranks.command(encode(command))
-
-    def _status(self) -> HubStatus:
-        ranks, ended = self._ranks, self._job_ended
-        return HubStatus(time.time_ns(), len(ranks.numbers), ranks.bad_frames, ended, ranks.silent)
-
-    def _tick(self) -> None:
+    def _tick(self, now_s: float) -> None:
         self._ranks.tick()
-        self._commands.tick(self._now_s)
-        self._black_box.tick(self._now_s)
+        self._commands.tick(now_s)
+        self._black_box.tick(now_s)
         if self._recorder is not None:
             self._recorder.tick()
-        self._dashboards.expire(self._now_s)
+        self._dashboards.expire(now_s)
         self._dashboards.publish_status()
-        if self._now_s - self._freshened_s > _FRESHEN_S:
-            self._freshened_s = self._now_s
-            with suppress(OSError):
-                for path in (self._folder, *self._folder.iterdir()):
-                    os.utime(path)
         if not (self._owns_folder() and all(path.exists() for path in self._socket_paths)):
             log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True
-
-    @property
-    def _job_ended(self) -> bool:
-        return self._ranks.ever_connected and not self._ranks.numbers
 
     @property
     def _deadline_s(self) -> float | None:
@@ -288,11 +212,11 @@ class Hub:
         lingers = self._ranks.exiting or self._dashboards.has_hubs  # their last messages come through here
         return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if lingers else 1)
 
-    def _is_over(self) -> bool:
+    def _is_over(self, now_s: float) -> bool:
         deadline_s = self._deadline_s
         if self._terminated or deadline_s is None:
             return self._terminated
-        if self._now_s >= deadline_s:
+        if now_s >= deadline_s:
             return True
         # If no rank has come, none will after the starter's death. After a job, the hub lingers.
         return not self._ranks.ever_connected and not self._record.starter_alive
@@ -331,14 +255,14 @@ class Hub:
             restarter_start_ticks=process_start_time(restarter_pid),
         )
 
-    def _write_record(self) -> None:
+    def _write_record(self, now_s: float) -> None:
         self._record_due_s = None
-        self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
+        self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._ranks.ended)
         try:
             write_job(self._record)
         except OSError as error:
             log_line(f"cannot write job.json: {error.strerror}")
-            self._record_due_s = self._now_s + _TICK_S
+            self._record_due_s = now_s + _TICK_S
             return
         if self._recorder_due:  # the recorder finds the job by its record
             self._recorder_due = False
@@ -369,7 +293,7 @@ class Hub:
         self._commands.close()
         self._dashboards.finish()
         try:
-            if self._job_ended:
+            if self._ranks.ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
                 ended = LastEnd(
                     self._options.script,
@@ -379,7 +303,7 @@ class Hub:
                     hung=self._history.is_hung,
                 )
                 last_end.write(ended)
-                self._black_box.end(self._now_s)
+                self._black_box.end(time.monotonic())
         except Exception as error:  # noqa: BLE001 - the folder must be removed after any error
             log_line(f"cannot write how the job ended: {error!r}")
         with suppress(OSError):

@@ -16,12 +16,14 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.jobs.processes import exit_code
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.joining import TurnedAway, Watch
-from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import NOT_SHOWN, HubStatus, Notice, RankEnd, RankInfo
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
@@ -101,7 +103,9 @@ class RankConnection:
 
 
 class RankServer:
-    """All ranks of the job on this node. ``deliver`` is called with each checked message and its bytes."""
+    """All ranks of the job on this node. Their reports go to ``commands``, all other messages with their
+    bytes to ``deliver``.
+    """
 
     def __init__(
         self,
@@ -109,15 +113,17 @@ class RankServer:
         listener: socket.socket,
         selector: BaseSelector,
         max_connections: int,
+        commands: CommandExecutions,
         deliver: Callable[[FromRank, bytes], None],
-        clock_s: Callable[[], float],
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bad_frames = 0
         self._job = job
         self._listener = listener
         self._selector = selector
         self._max_connections = min(max_connections, MAX_RANKS)
-        self._deliver = deliver
+        self._commands = commands
+        self._on_message = deliver
         self._clock_s = clock_s
         self._seen: set[int] = set()
         self._connections: set[RankConnection] = set()
@@ -144,6 +150,10 @@ class RankServer:
         return bool(self._seen)
 
     @property
+    def ended(self) -> bool:
+        return self.ever_connected and not self._by_rank
+
+    @property
     def exiting(self) -> bool:
         return bool(self._exiting)
 
@@ -152,6 +162,10 @@ class RankServer:
         """Connected ranks that have sent nothing for a while, in order."""
         since_s = self._clock_s() - _SILENT_AFTER_S
         return tuple(rank for rank in self.numbers if self._by_rank[rank].received_s < since_s)
+
+    def status(self) -> HubStatus:
+        """Return the hub's status, with ``dropped`` counting only bad frames from ranks."""
+        return HubStatus(time.time_ns(), len(self._by_rank), self.bad_frames, self.ended, self.silent)
 
     def watch(self, ranks: frozenset[int], bursts: int = 0) -> None:
         """Send the detail requests and the number of bursts to each rank for which they change."""
@@ -259,6 +273,12 @@ class RankServer:
             self._end(connection, connection.info, message, payload)
         else:
             self._deliver(message, payload)
+
+    def _deliver(self, message: FromRank, payload: bytes) -> None:
+        self._commands.receive(message, self._clock_s())
+        # Dashboards receive the outcome of all ranks' reports instead of the reports.
+        if not isinstance(message, CommandReport):
+            self._on_message(message, payload)
 
     def _introduce(self, connection: RankConnection, message: FromRank) -> bool:
         """Accept the connection as the rank's.

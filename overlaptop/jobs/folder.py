@@ -22,7 +22,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.jobs.private_folders import NotPrivateError, check_private, temporary_folder
+from overlaptop.jobs.files import NotPrivateError, check_private, temporary_folder
 from overlaptop.wire.protocol import JOB_KEY
 
 LOCK_NAME = "hub.lock"
@@ -34,6 +34,8 @@ OUR_FILES = (
     r"\A(hub\.lock|hub\.log|ranks\.sock|(dash|view)-\d+\.sock"
     r"|(job\.json|commands\.msgpack)(\.\d+)?)\Z"
 )
+_TRIED_BYTES = 4096
+WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
 
 class JobFolderError(Exception):
@@ -120,3 +122,44 @@ def try_lock(folder: Path, create: bool) -> int | None:
         pass
     os.close(descriptor)
     return None
+
+
+def check_writable(key: str) -> None:
+    """Make the job's folder and write a file in it. Raises JobFolderError if that fails."""
+    folder = job_dir(key, create=True)
+    file = folder / f"{COMMANDS_NAME}.{os.getpid()}"
+    try:
+        try:
+            file.write_bytes(bytes(_TRIED_BYTES))
+        finally:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        with suppress(OSError):
+            folder.rmdir()
+        raise JobFolderError(f"cannot write to {folder.parent}: {error.strerror}; {WAY_OUT}") from None
+
+
+def why_not_writable() -> str:
+    """Return why nothing can be written there, as one line. Empty if no reason is found without writing.
+
+    Raises JobFolderError as `base_dir` does.
+    """
+    path = base_dir(create=False)
+    place = path if path.exists() else path.parent
+    try:
+        why = _fault(os.statvfs(place))
+    except OSError as error:
+        why = f"cannot be used ({error.strerror})"
+    if not why and not os.access(place, os.W_OK | os.X_OK):
+        why = "cannot be written to"
+    return why and f"{place} {why}, so no job that starts now can be seen: {WAY_OUT}"
+
+
+def _fault(space: os.statvfs_result) -> str:
+    """Return why nothing can be written to a file system, as words after its name. Empty if it can."""
+    if space.f_flag & os.ST_RDONLY:
+        return "can only be read"
+    # Some file systems have no limit on the number of files and report 0 of 0.
+    if not space.f_bavail or (space.f_files and not space.f_favail):
+        return "is full"
+    return ""

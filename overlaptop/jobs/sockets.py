@@ -1,15 +1,21 @@
-"""The sockets in a job's folder, and a check of their owner. Imported in the training process."""
+"""The sockets in a job's folder, and a check of their owner. Imported in the training process.
 
+A process may be started without some of the standard descriptors. A socket that takes such a number
+receives the job's output, and child processes inherit it.
+"""
+
+import fcntl
 import os
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.jobs.descriptors import copy_above_standard
 from overlaptop.jobs.folder import RANKS_NAME, JobFolderError, job_dir
 
 _MAX_SOCKET_PATH_BYTES = 107
 """Linux's sun_path without the closing NUL."""
+_FIRST_FREE_DESCRIPTOR = 3
 
 
 def ranks_socket(key: str) -> Path:
@@ -42,17 +48,30 @@ def _socket(key: str, name: str) -> Path:
 
 def stream_socket() -> socket.socket:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        return socket.socket(fileno=copy_above_standard(made.fileno()))
+        return _copy(made.fileno())
+
+
+def _copy(descriptor: int) -> socket.socket:
+    """Return a copy of this socket above the standard descriptors. Children do not inherit it."""
+    return socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR))
 
 
 def check_listener(descriptor: int) -> None:
     """Check who listens on the other end of this connected unix socket. Raises JobFolderError if it is
     another user, OSError if nobody does.
     """
-    with socket.socket(fileno=copy_above_standard(descriptor)) as connection:
+    with _copy(descriptor) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():
         raise JobFolderError(
             f"uid {uid}, not you, listens on the job's socket: set OVERLAPTOP_DIR to another folder"
         )
+
+
+def fill_standard() -> None:
+    """Open /dev/null for each closed standard descriptor. For our own processes, not for the job's."""
+    with suppress(OSError):  # no descriptor is left, so none of ours can take these numbers
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST_FREE_DESCRIPTOR:
+            pass
+        os.close(descriptor)

@@ -1,7 +1,7 @@
 """The script that finds a relay on another host and becomes it. It works in any POSIX shell.
 
 It takes the interpreter from a job's record only if nobody but this user can have written that. Before the
-relay runs, the script prints notes (frames.StartNote) of these kinds:
+relay runs, the script prints notes (attempt.StartNote) of these kinds:
 
     here           the host was reached
     wait TEXT      nothing to run was found; the script looks again for each line it reads, until EOF

@@ -192,7 +192,7 @@ class RankOutcome(Part, frozen=True):
 class CommandOutcome(Message, frozen=True, tag=20):
     """Hub -> every dashboard, on each change: the outcome of a command on the hub's ranks.
 
-    Made only by outcome.py.
+    Made only by hub/executions.py.
     """
 
     command: Text

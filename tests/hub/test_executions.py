@@ -5,14 +5,13 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.hub.executions import END_S, CommandExecutions
+from overlaptop.hub.executions import ANSWER_S, END_S, CommandExecutions
 from overlaptop.jobs import change_log
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import RankEnd
-from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 from tests.processes import eventually
 
@@ -28,7 +27,7 @@ class Node:
         self.executions = CommandExecutions(self.on_end, path, 0.0)
 
     def on_end(self, each):
-        self.ended.append((each.execution.command, each.outcome))
+        self.ended.append((each.command, each.published))
 
     def settle(self):
         self.published += map(decode, self.executions.settle())

@@ -129,7 +129,8 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     rank.send(*map(rank.step, range(1, 500)))
     assert viewer.hub.send(SETTING)
     # Longer than this timeout: to the hub it looks as if its dashboards and its ranks had been silent.
-    time.sleep(READER_TIMEOUT_S + 0.2)
+    stopped_s = time.monotonic()
+    viewer.until(lambda: time.monotonic() - stopped_s > READER_TIMEOUT_S)
     os.kill(record.hub_pid, signal.SIGCONT)
     viewer.receive(StepTotals, lambda totals: totals.step == 499)
     assert [totals.step for totals in viewer.of(StepTotals)] == list(range(500))

@@ -18,7 +18,7 @@ from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import job_dir
-from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_socket import LocalHubConnection
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.wire import commands

@@ -5,6 +5,7 @@ import selectors
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting import sender as rank_side
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.hub import ranks as hub_side
+from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
@@ -36,7 +38,7 @@ class Node:
         self.now_s = 0.0
         self._selector = selectors.DefaultSelector()
         self.server = RankServer(
-            "job-1", listener, self._selector, 8,
+            "job-1", listener, self._selector, 8, CommandExecutions(lambda _: None, Path("/nowhere"), 0.0),
             deliver=lambda message, _payload: self.received.append(message), clock_s=lambda: self.now_s,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ import pytest
 
 FILLS = """
 import os, sys
-from overlaptop.jobs.descriptors import fill_standard
+from overlaptop.jobs.sockets import fill_standard
 before = len(os.listdir("/proc/self/fd"))
 fill_standard()
 assert [os.readlink(f"/proc/self/fd/{number}") for number in map(int, sys.argv[1:])] == \

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from overlaptop.jobs.files import temporary_folder
 from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
 from overlaptop.jobs.hub_command import hub_command
-from overlaptop.jobs.private_folders import temporary_folder
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.jobs.sockets import ranks_socket
 

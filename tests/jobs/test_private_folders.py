@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.jobs.private_folders import NotPrivateError, check_private
+from overlaptop.jobs.files import NotPrivateError, check_private
 
 STRANGER = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")

@@ -6,7 +6,7 @@ import threading
 import time
 
 from overlaptop.relay.relay import Relay
-from overlaptop.remote.frames import RelayStream
+from overlaptop.remote.attempt import RelayStream
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.relaying import RelayBytes, RelayJobs, RelayOpen
 from overlaptop.wire.schema import Message

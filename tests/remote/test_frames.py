@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.remote.frames import MAX_PREAMBLE_BYTES, RelayStream, StartNote
+from overlaptop.remote.attempt import MAX_PREAMBLE_BYTES, RelayStream, StartNote
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, frame
 from overlaptop.wire.relaying import MAGIC
 

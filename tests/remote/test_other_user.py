@@ -10,7 +10,7 @@ import zmq
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.jobs.folder import job_dir
-from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_socket import LocalHubConnection
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.joining import TurnedAway

@@ -36,7 +36,7 @@ def until(holds, seconds=90):
         time.sleep(0.01)
 
 def dashboard_sees(holds):
-    from overlaptop.jobs.hub_connection import LocalHubConnection
+    from overlaptop.jobs.hub_socket import LocalHubConnection
     from overlaptop.jobs.record import list_jobs
     from overlaptop.wire.messages import StepTotals
     jobs, steps = [], []

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.hub.executions import CommandProgress, logged_state, merged
 from overlaptop.wire import commands
 from overlaptop.wire.commands import ENDED, SILENT, CommandReport
-from overlaptop.wire.outcome import CommandProgress, logged_state, merged
 from tests.fleet.builders import BUCKET_CAP_MB
 
 CAPTURE = commands.make(commands.CAPTURE, {"steps": 5})
