@@ -1,8 +1,7 @@
 """``python -m overlaptop.hub``: starts the hub of a job on this node, as a daemon.
 
-The process that is called takes the job's lock, listens, forks and ends: the training process that
-called it gets its child back at once and can connect from then on. libzmq, whose threads a fork would
-not survive, is imported after it.
+The called process takes the job's lock, listens, forks and ends: the training process can connect from then
+on. libzmq, whose threads a fork would not survive, is imported after it.
 """
 
 import argparse
@@ -43,19 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         listener = _listen(options.job)
         log = open_log(options.job)
-    except JobFolderError as error:
-        return _refuse(str(error))
-    except OSError as error:
-        return _refuse(f"{error.filename or options.job}: {error.strerror}")
+    except (JobFolderError, OSError) as error:
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename or options.job}: {error.strerror}"
+        sys.stderr.write(f"overlaptop hub: {why}\n")
+        return 2
     if os.fork() == 0:
         _become_daemon(log)
         _work(options, listener, lock)
     return 0
-
-
-def _refuse(why: str) -> int:
-    sys.stderr.write(f"overlaptop hub: {why}\n")
-    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,14 +69,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _close_inherited() -> None:
-    """Close inherited descriptors: an open socket of the job would keep its peers waiting after the job's
-    death.
-    """
-    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    for descriptor in descriptors:
-        if descriptor > 2:
-            with suppress(OSError):
-                os.close(descriptor)
+    """Close inherited descriptors: a dead job's open socket would keep its peers waiting."""
+    os.closerange(3, max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1)
 
 
 def _lock(job: str) -> int | None:

@@ -13,11 +13,11 @@ from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, RankEnd, RankStalled, Welcome
 
 SETTLE_S = 5.0
-"""Wait after the first rank hangs or fails, until the others have reported their state."""
+"""Wait after the first rank hangs or fails, until the others have reported."""
 AGAIN_S = 120.0
 """Minimum time between two recordings of one kind. The later replaces the earlier."""
 _HUNG_FOR_LONG = "hung for long"
-"""The occasion of a hang's second and last recording: it is long enough to be called a hang."""
+"""A hang's second and last recording: it is long enough to be called a hang."""
 MOST_FOUND = 4
 """Maximum recordings of findings for one hub, each of another rule."""
 _MOST_STATUSES = 1000
@@ -80,11 +80,7 @@ class HubBlackBox:
             return
         try:
             from overlaptop.recording.writer import RecordingWriter
-        except ImportError as error:
-            self._refused = True
-            log_line(f"no black box: {error} (pip install 'overlaptop[record]')")
-            return
-        try:
+
             path = black_boxes.path_of(self._welcome.job, self._welcome.started_ns, occasion)
             new = path.with_name(f"{path.name}.new")
             new.unlink(missing_ok=True)
@@ -97,7 +93,8 @@ class HubBlackBox:
                 new.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - the hub goes on after any error
             self._refused = True
-            log_line(f"no black box: {error}")
+            how = " (pip install 'overlaptop[record]')" * isinstance(error, ImportError)
+            log_line(f"no black box: {error}{how}")
 
     def _batches(self, now_s: float) -> list[tuple[int, list[bytes]]]:
         """Return the history as a reader would have received it, by second, with the Unix time of each."""

@@ -1,11 +1,9 @@
-"""The dashboards' side of the hub:
-two ZeroMQ ROUTERs, one of them read-only, and a queue for each dashboard. With ``--gather``, the root also
-carries frames between its dashboards and other hubs, and another hub has dashboards over its connection to
-the root.
+"""The dashboards' side of the hub: two ZeroMQ ROUTERs, one of them read-only, and a queue for each reader.
 
-History and live messages use one connection, so none is lost or duplicated between them. Each dashboard
-grants how many bytes may be in flight to it. If more arrive, its queue is thinned, for that dashboard
-alone.
+With ``--gather``, the root also carries frames between its dashboards and other hubs, and another hub has
+dashboards over its connection to the root. History and live messages use one connection, so none is lost or
+duplicated between them. Each dashboard grants how many bytes may be in flight to it. If more arrive, its
+queue is thinned, for that dashboard alone.
 """
 
 import time
@@ -71,7 +69,7 @@ class DashboardClient:
         self._batch: list[bytes] = []
 
     def batch(self) -> list[bytes]:
-        """Return the frames to send next. The same until :meth:`sent`. Empty if there are none."""
+        """Return the frames to send next, the same until :meth:`sent`."""
         if not self._batch:
             self._batch = self.queue.take()
             if not self.queue.history and self.status is not None:
@@ -82,7 +80,6 @@ class DashboardClient:
         return self._batch
 
     def sent(self) -> None:
-        """Mark the batch as sent."""
         self._batch = []
 
 
@@ -112,7 +109,7 @@ class DashboardServer:
         self._dashboards: dict[_Address, DashboardClient] = {}
         self._context = zmq.Context()
         self._routers = [self._bind(path), self._bind(view_path)]
-        """With a connection to the root, that too: it has the same frames."""
+        """And the connection to the root, if any: it has the same frames."""
         self._root: GatherRoot | None = None
         self._gathered = b""
         """GatheredHubs, if this is the root."""
@@ -134,20 +131,18 @@ class DashboardServer:
         router.bind(f"ipc://{path}")
         return router
 
-    def gather(self, root: GatherRoot) -> None:
-        """Carry frames between dashboards and the hubs that connect there."""
-        self._root = root
-        self._publish_hubs()
-
-    def connect(self, link: RootLink) -> None:
-        """Also serve dashboards over the root."""
-        self._link = link
-        self._routers.append(link.dealer)
-        link.greet()
+    def gather(self, place: GatherRoot | RootLink) -> None:
+        """Carry frames between dashboards and other hubs as the root, or serve dashboards over the root."""
+        if isinstance(place, GatherRoot):
+            self._root = place
+            self._publish_hubs()
+        else:
+            self._link = place
+            self._routers.append(place.dealer)
+            place.greet()
 
     @property
     def has_hubs(self) -> bool:
-        """Whether other nodes' hubs are connected."""
         return self._root is not None and bool(self._root.message.hubs)
 
     @property
@@ -156,16 +151,12 @@ class DashboardServer:
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when there may be something to receive.
-        Check :attr:`has_input` before waiting for them.
-        """
+        """Readable when there may be something to receive. Check :attr:`has_input` before each wait."""
         return [int(each.getsockopt(zmq.FD)) for each in self._sockets]
 
     @property
     def has_input(self) -> bool:
-        """Whether a dashboard has sent something. ZeroMQ's descriptors only signal changes, so check this
-        before each wait.
-        """
+        """Whether a dashboard has sent something. ZeroMQ's descriptors only signal changes."""
         # Check both: the check itself resets a descriptor.
         events = [int(each.getsockopt(zmq.EVENTS)) for each in self._sockets]
         return any(each & zmq.POLLIN for each in events)
@@ -223,7 +214,7 @@ class DashboardServer:
             self._root.send(node, reader, b"")
 
     def _handle(self, address: _Address, message: Message | None, now_s: float) -> bool:
-        """Process a message. Returns whether this sender may send it."""
+        """Return whether this sender may send the message."""
         sender = self._dashboards.get(address)
         match message:
             case Join():

@@ -1,7 +1,7 @@
 """Connections between the hubs of one job, on TCP with CURVE (``--gather``).
 
 The root binds, the others connect; neither trusts a peer without the job's key. Each has a ZeroMQ context
-of its own, whose I/O thread no local reader waits for. See wire/gathering.py for the frames.
+of its own, whose I/O thread no local reader waits for. wire/gathering.py describes the frames.
 """
 
 import hashlib
@@ -92,12 +92,10 @@ class GatherRoot:
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """Sockets whose input `receive` reads."""
         return self._zap, self._router
 
     @property
     def message(self) -> GatheredHubs:
-        """The connected hubs."""
         return GatheredHubs(tuple(hub for _, (hub, _) in sorted(self._hubs.items())))
 
     def receive(self, now_s: float) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
@@ -134,7 +132,6 @@ class GatherRoot:
         self._hubs = {node: hub for node, hub in self._hubs.items() if hub[1] >= now_s}
 
     def close(self) -> None:
-        """Close the port."""
         for each in self.sockets:
             each.close(linger=0)
         self._context.term()
@@ -150,7 +147,7 @@ class GatherRoot:
 
 
 class RootLink:
-    """The connection of another node's hub to the root. It is made again by itself."""
+    """The connection of another node's hub to the root, which ZeroMQ renews by itself."""
 
     def __init__(self, host: str, port: int, folder: Path) -> None:
         """Connect. ``folder``: of the job. Raises GatherError."""
@@ -184,7 +181,6 @@ class RootLink:
             self.dealer.send_multipart([b"", encode(hello)], zmq.NOBLOCK)
 
     def greet_again(self, now_s: float) -> None:
-        """Greet if the last time is _GREET_S ago."""
         if now_s >= self._greet_due_s:
             self._greet_due_s = now_s + _GREET_S
             self.greet()

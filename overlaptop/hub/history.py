@@ -53,7 +53,7 @@ _Kept = tuple[int, float, Frame]
 
 @dataclass(slots=True)
 class _Recent:
-    """Frames of one kind of one rank over the last minutes, bounded in number and bytes."""
+    """Frames of one kind of one rank, bounded in time, number and bytes."""
 
     most_bytes: int
     frames: deque[_Kept] = field(default_factory=deque)
@@ -125,8 +125,8 @@ class JobHistory:
         return kept[2]
 
     def replay(self) -> list[Frame]:
-        """Return the frames that bring a new dashboard up to date: the ranks and their devices, their steps
-        and other messages in order of arrival, and the ranks that have ended.
+        """Return the frames for a new dashboard: the ranks and their devices, their messages in order of
+        arrival, and their ends.
         """
         facts = (payload for of_rank in self._in_order for payload in of_rank.facts.values())
         stacks = (list(each.stacks.frames)[-_SENT_STACKS_OF_RANK:] for each in self._in_order)
@@ -138,8 +138,8 @@ class JobHistory:
 
     def timed(self, now_s: float) -> tuple[list[bytes], list[tuple[float, bytes]], list[bytes]]:
         """Return the history with timelines and stacks, for a recording: first the ranks and their devices,
-        then their messages with ages in seconds, oldest first, and last their present state or end.
-        Messages older than the oldest kept step get its age: the steps before it are not missing.
+        then their messages with ages in seconds, and last their present state or end. No message is older
+        than the oldest kept step: the steps before it are not missing.
         """
         facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
         first = [*self._infos, *(payload for kind, payload in facts if kind is not RankStalled)]
@@ -156,7 +156,6 @@ class JobHistory:
 
     @property
     def is_hung(self) -> bool:
-        """Return whether a rank last reported that no step ends."""
         payloads = (of_rank.facts.get(RankStalled) for of_rank in self._in_order)
         last = (decode(payload) for payload in payloads if payload is not None)
         return any(isinstance(each, RankStalled) and each.hung for each in last)

@@ -4,12 +4,14 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 from msgspec.structs import replace
@@ -21,7 +23,6 @@ from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
-from overlaptop.hub.recorder_process import RecorderProcess
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
@@ -33,14 +34,7 @@ from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.gathering import Gather, Gathered
-from overlaptop.wire.messages import (
-    RESTARTED,
-    Notice,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    Welcome,
-)
+from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, RankInfo, StepDetail, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
@@ -73,6 +67,62 @@ class HubOptions:
     """How much of the recording is kept, as in `Keep.parse`."""
 
 
+class RecorderProcess:
+    """Runs ``overlaptop record`` on this hub's job, in a process of its own: a slow or full disk does not
+    stop the hub. It ends by itself, after the job. ``complain`` is called with one line if it cannot begin,
+    or ends before the job.
+    """
+
+    def __init__(self, job: JobRecord, folder: str, keep: str, complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self._folder, self._keep = Path(folder), keep
+        self._process: subprocess.Popen[str] | None = None
+        self._next: JobRecord | None = None
+        self._start(job)
+
+    def restart_with_all_nodes(self, job: JobRecord) -> None:
+        """Record anew once other nodes can be reached through this hub. The new recording begins with the
+        history.
+        """
+        if job.is_root and not self._has_all_nodes and self._next is None and self._process is not None:
+            self._next = job
+            self._process.terminate()
+
+    def tick(self) -> None:
+        process = self._process
+        if process is None or process.poll() is None:
+            return
+        self._process = None
+        assert process.stderr is not None, "it is a pipe"
+        with process.stderr as stderr:
+            lines = stderr.read().splitlines()
+        if self._next is not None:
+            if process.returncode == 128 + signal.SIGTERM:  # otherwise the file may be another one's
+                with suppress(OSError):
+                    self._path.unlink()
+            self._start(self._next)
+            self._next = None
+        elif process.returncode:
+            why = lines[-1].removeprefix("overlaptop: ") if lines else f"status {process.returncode}"
+            self._complain(f"the job is not recorded any more: {why}")
+
+    def _start(self, job: JobRecord) -> None:
+        self._has_all_nodes = job.is_root
+        self._path = self._folder / f"{job.job}-{job.host}-{time.strftime('%Y%m%d-%H%M%S')}.mcap"
+        command = [sys.executable, "-P", "-m", "overlaptop", "record", "--job", job.job]
+        try:
+            self._process = subprocess.Popen(
+                [*command, f"--output={self._path}", f"--keep={self._keep}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        except OSError as fault:
+            self._complain(f"the job is not recorded: {fault.strerror}")
+
+
 class Hub:
     """Collects the ranks' frames and passes them on until the job is over."""
 
@@ -86,9 +136,10 @@ class Hub:
         self._gathered: Gathered | None = None
         self._history = JobHistory()
         self._selector = DefaultSelector()
-        earlier = self._previous_record()
+        earlier = read_job(options.job)
         kept_commands = self._folder / COMMANDS_NAME
-        if earlier is None:  # another job had the key, as with the same port
+        if earlier is None or not earlier.starter_alive:  # another job had the key, as with the same port
+            earlier = None
             with suppress(OSError):
                 kept_commands.unlink()
         self._record = self._first_record(earlier)
@@ -99,14 +150,8 @@ class Hub:
             words = f"{RESTARTED} after a failure (restart {restarts}): steps count from 0"
             notice = Notice(0, self._record.started_ns, "warning", words)
             self._history.keep(notice, encode(notice), now_s)
-        welcome = Welcome(
-            protocol=PROTOCOL_VERSION,
-            job=options.job,
-            host=self._record.host,
-            script=options.script,
-            world_size=options.world_size,
-            started_ns=self._record.started_ns,
-        )
+        job = self._record
+        welcome = Welcome(PROTOCOL_VERSION, job.job, job.host, job.script, job.world_size, job.started_ns)
         self._commands = CommandExecutions(partial(log_change, self._record), kept_commands, now_s)
         self._ranks = RankServer(
             options.job, listener, self._selector, _most_ranks(), self._commands, self._deliver
@@ -171,10 +216,7 @@ class Hub:
                 self._gathered = Gathered("", 0, str(refusal))
             else:
                 self._gathered = Gathered(place.address, place.port)
-                if isinstance(place, GatherRoot):
-                    self._dashboards.gather(place)
-                else:
-                    self._dashboards.connect(place)
+                self._dashboards.gather(place)
                 self._listen_to_dashboards()
                 self._record = replace(
                     self._record, is_root=message.is_root, root_host=place.address, root_port=place.port
@@ -228,13 +270,10 @@ class Hub:
             return False
         return there.st_ino == os.fstat(self._lock).st_ino
 
-    def _previous_record(self) -> JobRecord | None:
-        earlier = read_job(self._options.job)
-        return earlier if earlier is not None and earlier.starter_alive else None
-
     def _first_record(self, earlier: JobRecord | None) -> JobRecord:
         options, pid = self._options, os.getpid()
-        restarter_pid = (restarts_left() and parent_of(options.starter_pid)) or 0
+        may_restart = _elastic("MAX_RESTARTS") > _elastic("RESTART_COUNT")
+        restarter_pid = (may_restart and parent_of(options.starter_pid)) or 0
         return JobRecord(
             protocol=PROTOCOL_VERSION,
             job=options.job,
@@ -278,12 +317,8 @@ class Hub:
 
     def _listen_to_signals(self) -> None:
         def terminate(_signal: int, _frame: object) -> None:
-            self._terminated = True
+            self._terminated = True  # noticed at the next tick
 
-        # A signal handler runs, but select() continues to wait unless a descriptor becomes readable.
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        self._selector.register(reader, EVENT_READ, lambda _events: os.read(reader, 64) and None)
         signal.signal(signal.SIGTERM, terminate)
         for ignored in (signal.SIGINT, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
@@ -292,17 +327,12 @@ class Hub:
     def _end(self) -> None:
         self._commands.close()
         self._dashboards.finish()
+        job = self._record
         try:
             if self._ranks.ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
-                ended = LastEnd(
-                    self._options.script,
-                    time.time_ns(),
-                    ends,
-                    self._record.job,
-                    hung=self._history.is_hung,
-                )
-                last_end.write(ended)
+                hung = self._history.is_hung
+                last_end.write(LastEnd(job.script, time.time_ns(), ends, job.job, hung=hung))
                 self._black_box.end(time.monotonic())
         except Exception as error:  # noqa: BLE001 - the folder must be removed after any error
             log_line(f"cannot write how the job ended: {error!r}")
@@ -314,28 +344,19 @@ class Hub:
         self._selector.close()
 
 
-def restarts_left(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how often torchrun will restart failed ranks, from the environment that it gave this one."""
-    return max(0, _elastic("MAX_RESTARTS", environ) - _elastic("RESTART_COUNT", environ))
-
-
-def _elastic(name: str, environ: Mapping[str, str] = os.environ) -> int:
+def _elastic(name: str) -> int:
     """Return a number that torchrun gives its ranks. 0 if it does not."""
-    number = environ.get(f"TORCHELASTIC_{name}", "")
+    number = os.environ.get(f"TORCHELASTIC_{name}", "")
     return int(number) if number.isdecimal() else 0
 
 
 def _most_ranks() -> int:
     """Return how many ranks this process can connect, after raising its descriptor limit to the maximum."""
-    wanted = _DESCRIPTORS_OF_RANK * MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    infinite = resource.RLIM_INFINITY
-    if soft != infinite and soft < wanted:
-        soft = wanted if hard == infinite else min(wanted, hard)
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == infinite:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
         return MAX_RANKS
     left = (soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS) // _DESCRIPTORS_OF_RANK
     return max(min(left, MAX_RANKS), soft // 4)

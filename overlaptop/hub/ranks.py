@@ -50,14 +50,12 @@ class RankConnection:
         self.wanted = Watch(detail=False)
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self.pidfd: int | None = None
-        """Of its process. Opened while that runs,
-        because it cannot be opened once the parent has waited."""
+        """Of its process. It cannot be opened any more once the parent has waited."""
         self._peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
         self._wanted_sent: Watch | None = None
         self._unsent = b""
 
     def open_pidfd(self) -> None:
-        """Open `pidfd` if this hub can see the process."""
         if self.info is not None and self._peer_pid:  # otherwise the process is in another container
             with suppress(OSError, ValueError):
                 self.pidfd = os.pidfd_open(self.info.pid)
@@ -77,16 +75,13 @@ class RankConnection:
         return bool(poll.poll(0))
 
     def same_process(self, info: RankInfo, other: Self) -> bool:
-        """Whether ``other``, which sent ``info``, comes from the same process. In containers, two processes
-        may have the same pid.
-        """
+        """Whether ``other``, which sent ``info``, is of the same process. Pids repeat among containers."""
         return self.info is not None and self.info.pid == info.pid and self._peer_pid == other._peer_pid
 
     def send_pending(self) -> bool:
-        """Send whether the rank's detail is requested, and its commands, until the socket is full.
+        """Send the newest Watch, and commands, until the socket is full. Returns whether something is left.
 
-        Returns whether something is left to send. A rank that does not read receives only the newest state
-        when it reads again. Raises OSError if the connection is broken.
+        Raises OSError if the connection is broken.
         """
         while self._unsent or self.commands or self._wanted_sent != self.wanted:
             if not self._unsent and self._wanted_sent != self.wanted:
@@ -159,7 +154,7 @@ class RankServer:
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """Connected ranks that have sent nothing for a while, in order."""
+        """Connected ranks that have sent nothing for a while."""
         since_s = self._clock_s() - _SILENT_AFTER_S
         return tuple(rank for rank in self.numbers if self._by_rank[rank].received_s < since_s)
 
@@ -168,7 +163,7 @@ class RankServer:
         return HubStatus(time.time_ns(), len(self._by_rank), self.bad_frames, self.ended, self.silent)
 
     def watch(self, ranks: frozenset[int], bursts: int = 0) -> None:
-        """Send the detail requests and the number of bursts to each rank for which they change."""
+        """Request details of these ranks, and a burst whenever ``bursts`` grows."""
         changed = self._watched ^ ranks | (ranks if bursts != self._bursts else frozenset())
         self._watched, self._bursts = ranks, bursts
         for rank in changed & self._by_rank.keys():
@@ -281,9 +276,7 @@ class RankServer:
             self._on_message(message, payload)
 
     def _introduce(self, connection: RankConnection, message: FromRank) -> bool:
-        """Accept the connection as the rank's.
-        Returns False if it is refused because another process is that rank.
-        """
+        """Accept the connection as the rank's. False if it is refused: another process is that rank."""
         if not isinstance(message, RankInfo):
             raise WireError(f"{type(message).__name__} came before RankInfo")
         if message.job != self._job:
@@ -303,9 +296,7 @@ class RankServer:
         return True
 
     def _refuse(self, connection: RankConnection, info: RankInfo, older: RankConnection) -> None:
-        """Close the connection of a second process with this rank, whose figures would be mixed with the
-        first's. It retries, and is accepted once the first has gone.
-        """
+        """Close the connection of a second process with this rank. It retries until the first has gone."""
         assert older.info is not None
         first = f"rank {info.rank} is already reported by pid {older.info.pid} ({older.info.script})"
         now_s = self._clock_s()
@@ -348,8 +339,8 @@ class RankServer:
         self._await_exit(end, info.pid, pidfd)
 
     def _await_exit(self, end: RankEnd, pid: int, descriptor: int | None) -> None:
-        """Send `end` again with the exit code once the process is over. Its launcher knows the code but
-        does not send it. Anybody can read it from a zombie, and with newer kernels from a pidfd.
+        """Send `end` again with the exit code once the process is over. Anybody can read it from a zombie,
+        and with newer kernels from a pidfd.
         """
         if descriptor is None:
             return

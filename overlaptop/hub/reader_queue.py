@@ -19,8 +19,7 @@ MAX_EVERY = 1024
 _MAX_QUEUED_BYTES = 4 << 20
 """Beyond this, the oldest frames of any kind are dropped."""
 _MEASURED_WORTH = 4
-"""Factor by which steps with lane totals are thinned less.
-If few are measured, these are the ones needed."""
+"""Factor by which steps with lane totals, which are needed most, are thinned less."""
 _SAMPLE_WORTH = 8
 """The same factor for samples of GPUs: two a second, far fewer than steps."""
 _QUIET_S = 5.0
@@ -84,7 +83,7 @@ class ReaderQueue:
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._history_bytes = 0
         """`_loose_bytes`: stream frames that may be dropped."""
         self._owed_bytes = 0
-        """Bytes owed to timelines. While there is too much of both, they get half."""
+        """Bytes owed to timelines: while there is too much of both, they get half."""
         self._far_history_bytes = FAR_HISTORY_BYTES
         self._history_every = 1
         self._ticks = 0
@@ -116,7 +115,7 @@ class ReaderQueue:
         self._window_bytes = window_bytes
 
     def take(self) -> list[bytes]:
-        """Return the next frames that may be sent now. They count as sent."""
+        """Return the next frames that are granted. They count as sent."""
         batch: list[bytes] = []
         free_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
         left_bytes = min(free_bytes, _MAX_BATCH_BYTES)
@@ -153,9 +152,7 @@ class ReaderQueue:
 
     @property
     def _bound_bytes(self) -> int:
-        """Limit for queued steps, and for timelines:
-        half of the bytes in flight, or more beside history.
-        """
+        """Limit for queued steps, and for timelines: half of the window, or all of it beside history."""
         return self._window_bytes * (2 if self.history else 1) // 2
 
     def _next(self) -> bytes:

@@ -1,3 +1,1 @@
-"""A job on its node: its folder and record, how its hub starts, the connection to that hub, and the logs of
-changes and of the last end.
-"""
+"""A job on its node: its folder and record, its hub's start and connection, logs of changes and ends."""

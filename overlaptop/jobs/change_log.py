@@ -2,16 +2,14 @@
 
 Each command about a knob adds one line of JSON to ``changes.jsonl`` in the socket directory. If its outcome
 becomes known only later, a second line replaces the first. The hubs of all of a user's jobs write there. A
-full file is moved to ``changes.jsonl.1`` and replaces the previous one. Two hubs that do so at the same
-moment lose the older lines.
+full file replaces ``changes.jsonl.1``. Two hubs that do so at the same moment lose the older lines.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -55,18 +53,13 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[ChangeRecord]:
     A missing log is empty. Raises JobFolderError if the socket directory is not private.
     """
     log = path()
-    latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))
-    wanted = (change for change in _latest_outcomes(latest_first) if job is None or change.job == job)
-    return list(islice(wanted, newest))[::-1]
-
-
-def _latest_outcomes(latest_first: Iterable[ChangeRecord]) -> Iterator[ChangeRecord]:
-    seen: set[tuple[str, str, str]] = set()
-    for change in latest_first:
-        key = change.job, change.host, change.command
-        if not change.command or key not in seen:
-            seen.add(key)
-            yield change
+    found: dict[object, ChangeRecord] = {}
+    for change in (*_changes(log), *_changes(log.with_name(f"{NAME}.1"))):
+        # Each command counts once. Lines of earlier versions have no command's id.
+        key = (change.job, change.host, change.command) if change.command else len(found)
+        if job in (None, change.job):
+            found.setdefault(key, change)
+    return list(found.values())[:newest][::-1]
 
 
 def _changes(log: Path) -> Iterator[ChangeRecord]:
@@ -95,7 +88,6 @@ def _from_line(line: bytes) -> ChangeRecord | None:
     try:
         values = json.loads(line if len(line) <= _MAX_LINE_BYTES else b"")
         at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
-        # Lines of earlier versions have no command's id.
         change = msgspec.convert({"command": "", **values, "at_ns": at_ns}, ChangeRecord)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgspec.ValidationError):
         return None

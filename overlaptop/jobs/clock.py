@@ -26,10 +26,10 @@ class _RoundTrip(NamedTuple):
 class ClockOffset:
     """The offset between two Unix clocks, from round trips between them.
 
-    Each trip bounds the offset from below and from above: a delayed trip less than a fast one, and an old
-    one less than a new one, since clocks drift. The best bound on either side counts, whichever trip it is
-    from. An offset is held until the bounds exclude it, or are much closer to each other than to it:
-    otherwise shifted times would move a little each second.
+    Each trip bounds the offset from below and from above: fast trips closer than delayed ones, and new ones
+    closer than old ones, since clocks drift. The best bound on either side counts. An offset is held until
+    the bounds exclude it, or are much closer to each other than to it: otherwise shifted times would move a
+    little each second.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,7 @@ class ClockOffset:
         self.offset_ns: int | None = None
         """The other clock minus this one. None before the first round trip."""
         self.residual_ns: int | None = None
-        """Possible error of `offset_ns`, either way, if clocks drift no faster than DRIFT. None before the
-        first round trip.
-        """
+        """Possible error of `offset_ns`, either way, if clocks drift no faster than DRIFT."""
 
     def add(self, pong: Pong, back_ns: int) -> None:
         """Add a round trip that was back at this Unix time here.
@@ -70,9 +68,7 @@ class ClockOffset:
         self.residual_ns = max(held_ns - low_ns, high_ns - held_ns)
 
     def to_local_ns(self, remote_ns: int) -> int:
-        """Convert a Unix time of the other clock to this one, within bounds.
-        Unchanged before the first trip.
-        """
+        """Convert a Unix time of the other clock, within bounds. Unchanged before the first trip."""
         return bounded_ns(remote_ns - (self.offset_ns or 0))
 
     def _bounds_ns(self, now_ns: int) -> tuple[int, int]:

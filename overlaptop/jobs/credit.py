@@ -1,5 +1,4 @@
-"""Computes how many bytes of a hub may be in flight to a reader:
-what its connection carries in under a second.
+"""Computes how many bytes of a hub may be in flight to a reader: those carried in under a second.
 
 A pipe accepts data long before the connection behind it delivers them: ssh and TCP buffer several
 megabytes, which would make a slow connection lag for minutes. Pure.
@@ -9,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LOCAL_WINDOW_BYTES = 4 << 20
-"""On the same machine, no measurement is needed."""
 DEFAULT_BYTES_PER_S = 512 << 10
 """Limit of a connection to another host, unless the user sets another."""
 _MIN_WINDOW_BYTES = 8 << 10
@@ -32,7 +30,7 @@ class Credit:
     """Counts received bytes and computes grants."""
 
     def __init__(self, monotonic_s: Callable[[], float], limit_bytes_per_s: int | None = None) -> None:
-        """``limit_bytes_per_s``: what the connection may carry. None: it is on this machine."""
+        """``limit_bytes_per_s``: None on this machine, where nothing is measured."""
         self._monotonic_s = monotonic_s
         self._limit_bytes_per_s = limit_bytes_per_s
         self._now_s = self._sampled_s = monotonic_s()

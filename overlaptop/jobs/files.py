@@ -18,9 +18,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write the file as `write_whole` does. Without data, remove it. On failure, a later reader finds the
-    old content, or none.
-    """
+    """Write the file as `write_whole` does, or remove it without data. A failure leaves it as it was."""
     with suppress(OSError):
         if data:
             write_whole(path, data)
@@ -51,9 +49,8 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 @functools.cache
 def temporary_folder() -> Path:
-    """Return the folder for temporary files, chosen as `tempfile.gettempdir` does. That function would
-    cache its result for the whole process, but the job may still set TMPDIR. This one caches it only for
-    us.
+    """Return the folder for temporary files, chosen as `tempfile.gettempdir` does. That would cache it for
+    the whole process, but the job may still set TMPDIR.
     """
     named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
     for path in (*filter(None, named), "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108 - as tempfile

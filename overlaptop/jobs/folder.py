@@ -42,13 +42,6 @@ class JobFolderError(Exception):
     """The socket directory, a job's folder or a socket cannot be used, or no hub started. One line."""
 
 
-def check_key(key: str) -> str:
-    """Return the key if it may name a folder. Raises JobFolderError otherwise."""
-    if not re.match(JOB_KEY, key):
-        raise JobFolderError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
-    return key
-
-
 def base_dir(create: bool = True) -> Path:
     """Return the absolute path of the socket directory.
 
@@ -62,10 +55,10 @@ def base_dir(create: bool = True) -> Path:
 
 
 def job_dir(key: str, create: bool = False) -> Path:
-    """Return the folder of a job, whether or not it exists.
-    Raises JobFolderError as :func:`base_dir` does.
-    """
-    path = base_dir(create) / check_key(key)
+    """Return the folder of a job, whether or not it exists. Raises JobFolderError as `base_dir` does."""
+    if not re.match(JOB_KEY, key):
+        raise JobFolderError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
+    path = base_dir(create) / key
     _check(path, create=create)
     return path
 
@@ -83,9 +76,7 @@ def _check(path: Path, *, create: bool) -> None:
 
 
 def job_keys() -> list[str]:
-    """Return the keys of all possible job folders.
-    JobFolderError if the socket directory is not private.
-    """
+    """Return the keys of possible job folders. JobFolderError if the socket directory is not private."""
     try:
         return [path.name for path in base_dir(create=False).iterdir() if re.match(JOB_KEY, path.name)]
     except OSError:
@@ -93,9 +84,7 @@ def job_keys() -> list[str]:
 
 
 def remove_job_files(folder: Path) -> None:
-    """Empty and remove a job's folder. The caller holds its lock.
-    If it has files of others, they and the folder stay.
-    """
+    """Empty and remove a job's folder, whose lock the caller holds. Other files in it, and it, stay."""
     names = [path.name for path in folder.iterdir() if re.match(OUR_FILES, path.name)]
     # The lock goes last: a hub that starts meanwhile waits for it, finds it removed, and starts again.
     for name in sorted(names, key=LOCK_NAME.__eq__):
@@ -144,22 +133,18 @@ def why_not_writable() -> str:
 
     Raises JobFolderError as `base_dir` does.
     """
-    path = base_dir(create=False)
+    path, why = base_dir(create=False), ""
     place = path if path.exists() else path.parent
     try:
-        why = _fault(os.statvfs(place))
+        space = os.statvfs(place)
     except OSError as error:
         why = f"cannot be used ({error.strerror})"
-    if not why and not os.access(place, os.W_OK | os.X_OK):
-        why = "cannot be written to"
+    else:
+        if space.f_flag & os.ST_RDONLY:
+            why = "can only be read"
+        # Some file systems have no limit on the number of files and report 0 of 0.
+        elif not space.f_bavail or (space.f_files and not space.f_favail):
+            why = "is full"
+        elif not os.access(place, os.W_OK | os.X_OK):
+            why = "cannot be written to"
     return why and f"{place} {why}, so no job that starts now can be seen: {WAY_OUT}"
-
-
-def _fault(space: os.statvfs_result) -> str:
-    """Return why nothing can be written to a file system, as words after its name. Empty if it can."""
-    if space.f_flag & os.ST_RDONLY:
-        return "can only be read"
-    # Some file systems have no limit on the number of files and report 0 of 0.
-    if not space.f_bavail or (space.f_files and not space.f_favail):
-        return "is full"
-    return ""

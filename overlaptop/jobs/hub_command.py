@@ -10,7 +10,7 @@ import site
 import sys
 from pathlib import Path
 
-from overlaptop.jobs.folder import JobFolderError, base_dir, check_key
+from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.record import FOLDER
 from overlaptop.jobs.sockets import dashboards_socket
 
@@ -28,11 +28,10 @@ _KEPT_PYTHON_VARIABLES = {
 def hub_command(
     key: str, script: str, world_size: int, starter_pid: int, cwd: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and environment that start the hub of a job, with this process's interpreter.
+    """Return the command line and environment that start the hub of a job, as a daemon.
 
-    The command returns at once and leaves the hub behind as a daemon. Status 0: there is a hub now. Status
-    2: there cannot be one, and stderr has one line. Raises JobFolderError if the socket directory cannot be
-    used.
+    The command returns at once. Status 0: there is a hub now. Status 2: there cannot be one, and stderr has
+    one line. Raises JobFolderError if the socket directory cannot be used.
     """
     if not sys.executable:
         raise JobFolderError("no hub: this Python does not know its own executable")
@@ -44,7 +43,7 @@ def hub_command(
         *(["-s"] if sys.flags.no_user_site else []),
         "-m",
         "overlaptop.hub",
-        *("--job", check_key(key)),
+        *("--job", key),
         *("--world-size", str(world_size)),
         *("--starter-pid", str(starter_pid)),
         # Joined with "=", because a value may begin with a dash.
@@ -67,8 +66,7 @@ def hub_command(
 
 
 def import_path() -> list[str]:
-    """Return the folders that the hub and its recorder need for their imports, without those they search
-    anyway.
+    """Return the folders that the hub and its recorder need for imports, beyond those they search anyway.
 
     Not all of sys.path: it contains the script's folder, whose modules could shadow the standard library.
     """

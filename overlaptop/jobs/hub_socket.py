@@ -25,16 +25,14 @@ from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 FIRST_PINGS = 3
-"""Pings are sent one after the other, before Join, because later replies queue behind the history. The
-first one measures nothing: it waits until ZeroMQ has connected.
-"""
+"""Sent one after the other before Join, because later replies queue behind the history. The first one
+measures nothing: it waits until ZeroMQ has connected."""
 _PINGS_S = 3.0
 """A hub that answers no ping is joined after this time."""
 _POLL_BUDGET_S = 0.05
 """A long history is read in several polls, so that the screen can draw in between."""
 _READERS_S = 0.1
-"""Interval at which the readers of all gathered hubs send due frames. Messages from its hub make one do so
-at once."""
+"""Interval at which all gathered readers send due frames. One with new messages does so at once."""
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 256
 _LOOK_FOR_HUB_S = 0.5
@@ -56,9 +54,7 @@ class HubConnection(Protocol):
 
     @property
     def last_received_s(self) -> float | None:
-        """Seconds since the hub last sent something. A live hub does so each second.
-        None before the first.
-        """
+        """Seconds since the hub last sent something, as it does each second. None before the first."""
 
     @property
     def dropped(self) -> int:
@@ -71,10 +67,9 @@ class HubConnection(Protocol):
         """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
 
     def send(self, message: Command | Found) -> bool:
-        """Send the hub a command for all ranks, or a finding. False if no hub has answered yet, or it reads
-        nothing.
+        """Send the hub a command, whose outcome comes back as CommandOutcome, or a finding.
 
-        A command's outcome comes back as CommandOutcome. Raises WireError if the command is not allowed.
+        False if it is dropped: no hub has answered yet, or it reads nothing. WireError if not allowed.
         """
 
     def close(self) -> None:
@@ -82,14 +77,10 @@ class HubConnection(Protocol):
 
 
 class HubReader(ABC):
-    """The reading end of one connection to a hub: joins it, grants credit, and checks messages. Never
-    waits.
-    """
+    """The reading end of a HubConnection: joins the hub, grants credit, and checks messages."""
 
     def __init__(self, credit: Credit, on_pong: Callable[[Pong, int], None] | None) -> None:
-        """``on_pong``: called with each answer to a ping
-        and the Unix time of its arrival. None: no pings.
-        """
+        """``on_pong``: called with each answer to a ping and its Unix time of arrival. None: no pings."""
         self.dropped = 0
         self.received_at_s: float | None = None
         """Monotonic time when the hub last sent something. None before that."""
@@ -104,8 +95,10 @@ class HubReader(ABC):
         self._join_due_s = 0.0
 
     @abstractmethod
-    def poll(self) -> list[Message]:
-        """Return the messages since the last call, oldest first."""
+    def poll(self) -> list[Message]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     @abstractmethod
     def _put(self, payload: bytes) -> None:
@@ -116,24 +109,18 @@ class HubReader(ABC):
         """Whether the connected hub belongs to this user."""
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
         wanted = tuple(sorted(set(ranks)))
         if (wanted, bursts) != (self._ranks, self._bursts):
             self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
     def send(self, message: Command | Found) -> bool:
-        """Return False if the message is dropped: no hub has answered yet, or it reads nothing."""
         payload = encode(message)
         if self.received_at_s is None or not self.is_trusted() or len(self._unsent) >= _MAX_UNSENT:
             return False
         self._unsent.append(payload)
         self.send_due(time.monotonic())
         return True
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection. Afterwards, only close may be called."""
 
     def take(self, parts: Sequence[bytes], back_ns: int) -> list[Message]:
         """Return the messages in a batch that arrived at this Unix time."""
@@ -229,16 +216,11 @@ class HubSocket(HubReader):
 
     @property
     def descriptor(self) -> int:
-        """Readable when there may be something to poll.
-        ZeroMQ only signals changes, so also poll regularly.
-        """
+        """Readable when there may be something to poll. It only signals changes, so also poll regularly."""
         return int(self._dealer.getsockopt(zmq.FD))
 
     def poll(self) -> list[Message]:
-        """Return the messages since the last call, oldest first.
-
-        Works for at most about 50 ms; the rest waits for the next call.
-        """
+        """As in HubConnection, for at most about 50 ms. The rest waits for the next call."""
         messages: list[Message] = []
         now_s = time.monotonic()
         self._send_all_due(now_s)
@@ -287,8 +269,8 @@ class HubSocket(HubReader):
     def is_trusted(self) -> bool:
         """Whether the connected hub belongs to this user.
 
-        ZeroMQ reports a connection before it delivers data from it. So a check after a receive is valid for
-        the received data. ZeroMQ reconnects by itself, possibly to another socket.
+        ZeroMQ reconnects by itself, possibly to another socket, and reports that before it delivers data
+        from there. So a check after a receive is valid for the received data.
         """
         while self._refusal is None:
             try:

@@ -25,7 +25,6 @@ class LastEnd(msgspec.Struct, frozen=True):
     """The job's key, which the next job may reuse."""
     stopped_ns: UnixNs = 0
     """When the overlaptop that had started the job began to end it. 0 if it did not."""
-
     hung: bool = False
     """True if no step had ended for a while."""
 
@@ -43,9 +42,7 @@ def write(end: LastEnd) -> None:
 
 
 def note_stop(job: str, stopped_ns: int) -> None:
-    """Note that the overlaptop that had started this job ended it, unless it ended earlier. Raises OSError
-    or JobFolderError.
-    """
+    """Note that overlaptop itself ended this job, unless it ended earlier. Raises as `write`."""
     if (known := read()) is not None and known.job == job and known.ended_ns >= stopped_ns:
         write(replace(known, stopped_ns=stopped_ns))
 

@@ -13,11 +13,9 @@ _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 def process_start_time(pid: int) -> int | None:
-    """Return when this process started, in clock ticks since boot.
-    None if it does not exist (or is a zombie).
+    """Return when a process started, in clock ticks since boot. None if it does not exist or is a zombie.
 
-    Together, pid and start time identify a process uniquely, since only pids are reused. Raises OSError if
-    no descriptor is left for the check.
+    Raises OSError if no descriptor is left for the check.
     """
     if pid <= 0:
         return None
@@ -41,9 +39,7 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def exit_code(pid: int, pidfd: int) -> int | None:
-    """Return the exit status of an ended process, or minus its signal. It need not be a child.
-    None if unknown.
-    """
+    """Return the exit status of any ended process, or minus its signal. None if unknown."""
     try:
         fields = _stat_fields(pid)
         if fields[0] == b"Z":
@@ -70,9 +66,7 @@ def signal_name(exit_code: int | None) -> str:
 
 
 def is_alive(pid: int, start_ticks: int | None) -> bool:
-    """Whether exactly this process still runs. False if its start time was never known (None), True if it
-    cannot be checked now.
-    """
+    """Whether this process still runs. False if its start time was never known, True if unknown now."""
     if start_ticks is None:
         return False
     try:

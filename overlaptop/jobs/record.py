@@ -1,7 +1,4 @@
-"""The record of a job: a file in its folder that describes the job and its hub. The hub writes it.
-
-This module is imported in the training process.
-"""
+"""The record of a job and its hub, which writes it. Imported in the training process."""
 
 import json
 import os
@@ -55,7 +52,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     """Unix time when a hub first saw this job."""
     dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
     rank_pids: tuple[Int64, ...]
-    """Pids of the connected ranks, by rank."""
+    """Of the connected ranks, by rank."""
     import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
     """Folders that `python` needs on PYTHONPATH to import overlaptop, beyond those it searches anyway."""
     ended: bool = False
@@ -75,7 +72,6 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def remote(self) -> RemoteJob:
-        """Return the fields for other hosts, with the pids of the first MAX_RANKS ranks."""
         values = {name: getattr(self, name) for name in RemoteJob.__struct_fields__}
         return RemoteJob(**{**values, "rank_pids": self.rank_pids[:MAX_RANKS]})
 
@@ -129,8 +125,7 @@ def read_job(key: str) -> JobRecord | None:
 def list_jobs() -> list[JobRecord]:
     """Return this user's jobs on this machine whose hubs are alive, newest first.
 
-    Other files are skipped. Raises JobFolderError if the socket directory is not private. A missing
-    directory has no jobs.
+    Raises JobFolderError if the socket directory is not private. A missing directory has no jobs.
     """
     records = [record for key in job_keys() if (record := read_job(key)) and record.hub_alive]
     return sorted(records, key=lambda record: record.started_ns, reverse=True)

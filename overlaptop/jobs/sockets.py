@@ -24,14 +24,12 @@ def ranks_socket(key: str) -> Path:
 
 
 def dashboards_socket(key: str, hub_pid: int) -> Path:
-    """Return the ZeroMQ ipc path of a hub.
-    It contains the pid, since ``bind`` would steal a living hub's path.
-    """
+    """Return the ZeroMQ ipc path of a hub. With its pid: ``bind`` would steal a living hub's path."""
     return _socket(key, f"dash-{hub_pid}.sock")
 
 
 def view_socket(key: str, hub_pid: int) -> Path:
-    """Return the path of the socket for readers that may not change anything: it accepts no commands."""
+    """Return the path of the read-only socket, which accepts no commands."""
     return _socket(key, f"view-{hub_pid}.sock")
 
 
@@ -57,8 +55,8 @@ def _copy(descriptor: int) -> socket.socket:
 
 
 def check_listener(descriptor: int) -> None:
-    """Check who listens on the other end of this connected unix socket. Raises JobFolderError if it is
-    another user, OSError if nobody does.
+    """Raise JobFolderError if another user listens on the other end of this connected unix socket, and
+    OSError if nobody does.
     """
     with _copy(descriptor) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -16,7 +16,6 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_BATCH_BYTES = 2 * MAX_FRAME_BYTES
 """Of a batch in one frame (gathering.py): a message of the maximum size, and others before it."""
 _HEADER_BYTES = 4
-
 MESSAGES: dict[int, type[Message]] = {
     int(str(cls.__struct_config__.tag)): cls for cls in Message.__subclasses__()
 }
@@ -35,8 +34,8 @@ class WireError(Exception):
 def encode(message: Message) -> bytes:
     """Return a message as bytes that :func:`decode` accepts.
 
-    Text that is too long is cut, and lone surrogates become ``?``. Raises WireError for a field of a wrong
-    type or out of bounds, and for a message over MAX_FRAME_BYTES.
+    Long text is cut, and lone surrogates become ``?``. Raises WireError for a field of a wrong type or out
+    of bounds, and for a message over MAX_FRAME_BYTES.
     """
     if not isinstance(message, Message):
         raise WireError(f"{type(message).__name__} is not a message")
@@ -109,10 +108,9 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that these bytes complete, oldest first.
+        """Return the payloads that these bytes complete, oldest first. Holds at most one incomplete frame.
 
-        Raises WireError on a length over MAX_FRAME_BYTES: the next frame cannot be found then, and the
-        stream is unusable. Holds at most one incomplete frame.
+        Raises WireError on a length over MAX_FRAME_BYTES: the stream is unusable then.
         """
         buffer = self._buffer
         buffer += data

@@ -1,7 +1,7 @@
-"""The commands that a job accepts: a closed list. Each argument is an integer within bounds.
+"""The commands that a job accepts: a closed list, with integers within bounds as arguments.
 
-Only this module defines the allowed commands. The codec in the dashboard, the hub and the agent refuses
-anything else, both when sending and when receiving.
+The codec in the dashboard, the hub and the agent refuses anything else, both when sending and when
+receiving.
 """
 
 import os
@@ -30,16 +30,12 @@ from overlaptop.wire.schema import Message, Part
 
 MAX_ARGUMENTS = 8
 
-
 CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
-
 SET = "set"
 """All ranks set one of the job's knobs to this ``value``, in the same step."""
-
 RESTORE = "restore"
 """All ranks restore one of the job's knobs to the script's value, in the same step."""
-
 TRIAL = "trial"
 """All ranks change something for ``steps`` steps from the same step on, and then undo it by themselves.
 They try a ``value`` of a knob. Without a knob, one ``rank`` delays each step by ``delay_ns`` at a
@@ -78,7 +74,7 @@ ABOUT_KNOBS = (*CHANGES, TRIAL)
 
 
 class Argument(Part, frozen=True):
-    """One argument of a command. COMMANDS has its bounds."""
+    """COMMANDS has its bounds."""
 
     name: Text
     value: Int64
@@ -98,11 +94,10 @@ class Command(Message, frozen=True, tag=10):
     at_ns: UnixNs
     """Unix time when the hub received it. Until then, the time when it was made."""
     knob: Text = ""
-    """Name of the Knob for ``set``, ``restore`` or ``trial``. Empty for a trial of a delay, and for
-    commands without a knob."""
+    """Name of the Knob. Empty for a trial of a delay, and for commands without a knob."""
 
     def inconsistency(self) -> str:
-        """Return why COMMANDS does not allow it, as in Part."""
+        """Return why COMMANDS does not allow it."""
         allowed = COMMANDS.get(self.name)
         if allowed is None:
             return f"there is no such command; there is: {', '.join(COMMANDS)}"
@@ -125,7 +120,6 @@ class Command(Message, frozen=True, tag=10):
 
 
 HOW_TO_ALLOW = "start the job with --control or attach(control=True) to allow"
-"""For a job that accepts no commands. The text of what to allow follows."""
 SENT = "sent"
 ACCEPTED = "accepted"
 UNKNOWN = "unknown"
@@ -167,8 +161,7 @@ class CommandReport(Message, frozen=True, tag=11):
     step: Count | None
     """Step from which all ranks act, once agreed. A trial of n steps ends n steps later."""
     text: Text
-    """``written``: the file. ``changed``, ``tried``: the thing changed.
-    After a failure or an unknown end: the reason."""
+    """The written file, or the thing changed. After a failure or an unknown end: the reason."""
     old: Text = ""
     """``changed``: the old value, as in Knob.value_text.
     ``tried``: the value before and after the trial."""
@@ -222,18 +215,12 @@ class CommandOutcome(Message, frozen=True, tag=20):
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
     """Return a new command from this process's user. Raises ValueError with one line if it is not allowed.
 
-    The id begins with the UTC time. It names the command in all nodes' hubs, in the job's store and in the
-    files that the command writes.
+    Its id begins with the UTC time, and names it in all hubs, in the job's store and in the written files.
     """
     now_ns = time.time_ns()
-    command = Command(
-        id=_new_id(now_ns),
-        name=name,
-        arguments=tuple(Argument(key, value) for key, value in arguments.items()),
-        by=_who(),
-        at_ns=now_ns,
-        knob=knob,
-    )
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
+    made = tuple(Argument(key, value) for key, value in arguments.items())
+    command = Command(f"{stamp}-{os.urandom(3).hex()}", name, made, _who(), now_ns, knob)
     if why := command.inconsistency():
         raise ValueError(why)
     return command
@@ -257,17 +244,14 @@ def make_trial(knob: Knob, value: int, steps: int) -> Command:
 
 
 def make_delay(rank: int, delay_ns: int, place: int, steps: int) -> Command:
-    """Return the command that delays one rank in each of `steps` steps. Raises ValueError with one line.
-
-    ``place``: HOST or GPU.
+    """Return the command that delays one rank in each of `steps` steps. ``place``: HOST or GPU. Raises
+    ValueError with one line.
     """
     return make(TRIAL, {"rank": rank, "delay_ns": delay_ns, "place": place, "steps": steps})
 
 
 def names_a_rank(text: str) -> bool:
-    """Whether a report's text names a rank, as in ``rank 3 does not answer``,
-    and so is equal on all ranks.
-    """
+    """Whether a report's text names a rank (``rank 3 does not answer``), and so is equal on all ranks."""
     return text.startswith("rank ")
 
 
@@ -276,12 +260,10 @@ def argument(command: Command, name: str) -> int:
 
 
 def is_delay(command: Command) -> bool:
-    """Whether it is the trial of a delay, not of a knob's value."""
     return command.name == TRIAL and not command.knob
 
 
 def delays_ns(command: Command) -> int:
-    """Return the sum of the delays over all steps of a delay's trial."""
     return argument(command, "delay_ns") * argument(command, "steps")
 
 
@@ -297,11 +279,6 @@ def describe(command: Command) -> str:
         return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
     arguments = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
     return f"{command.name} ({arguments})" if arguments else command.name
-
-
-def _new_id(now_ns: int) -> str:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
-    return f"{stamp}-{os.urandom(3).hex()}"
 
 
 def _who() -> str:

@@ -17,7 +17,6 @@ MAX_PARTS = 256
 LINK_KINDS = ("nvlink", "nvswitch", "pcie")
 """How one GPU reaches another: direct NVLinks, shared NVSwitches, or PCIe."""
 
-
 NUMA_STATES = ("bound", "unbound", "wrong node", "one node", "no gpu", "unknown")
 """Whether a process may run on its GPU's node: ``bound`` to it only, ``unbound`` on several nodes, ``wrong
 node`` on others only. ``one node``: there is no choice. ``no gpu``: there is no GPU to be near."""
@@ -27,7 +26,7 @@ class Unknown(Part, frozen=True):
     """A quantity that is not available here."""
 
     name: Text
-    """Name of the field that is None or empty."""
+    """The field that is None or empty."""
     reason: Text
 
 
@@ -55,7 +54,7 @@ class Nic(Part, frozen=True):
 
 
 class NicErrors(Part, frozen=True):
-    """Errors of a network adapter, by one of the kernel's counters."""
+    """Errors of a network adapter."""
 
     counter: Text
     """``symbol_error``, ``link_downed``, ``rx_errors``."""
@@ -67,7 +66,7 @@ class GpuSite(Part, frozen=True):
     """A GPU of the machine, whether the job uses it or not."""
 
     index: Count
-    """NVML's index, as in nvidia-smi."""
+    """As in nvidia-smi."""
     uuid: Text
     name: Text
     pci_bus_id: Text
@@ -110,7 +109,6 @@ class DeviceFacts(Message, frozen=True, tag=13):
     nvlink_version: Text
     """``4.0``."""
     nvlink_count: Count | None
-    """Active links."""
     nvlink_peak_bytes_per_s: Count | None
     """Sum over all active links, in one direction."""
     pcie_generation: Count | None
@@ -150,7 +148,7 @@ class NumaFacts(Message, frozen=True, tag=14):
     """Adapter nearest to the GPU. Empty if there is none, or it is not known."""
     nic_node: Count | None
     cpu_set: Text
-    """CPUs that the process may use, in the kernel's notation. Empty if not known."""
+    """CPUs that the process may use. Empty if not known."""
     cpu_nodes: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
     """Number of these CPUs on each node."""
     threads_by_node: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
@@ -161,7 +159,7 @@ class NumaFacts(Message, frozen=True, tag=14):
     reason: Text
     """The state as a sentence, with the nodes' numbers."""
     advice: Text
-    """Command that fixes it. Empty if nothing needs fixing, or nothing is known."""
+    """Command that fixes it. Empty if none is needed or known."""
     unknown: Unknowns = ()
     cpu_limit_percent: Count | None = None
     """CPU time that the cgroups allow for all of their processes together: 150 for one and a half CPUs.
@@ -173,27 +171,25 @@ class DeviceSample(Message, frozen=True, tag=15):
 
     rank: Rank
     at_ns: UnixNs
-    """Unix time of the end of that half second."""
     nvlink_rx_bytes_per_s: Count | None
-    """Bytes received by the GPU, over all links together."""
+    """All links together."""
     nvlink_tx_bytes_per_s: Count | None
     pcie_rx_bytes_per_s: Count | None
     """Payload of full packets."""
     pcie_tx_bytes_per_s: Count | None
     sm_activity: Share | None
-    """Share of the time that a multiprocessor had work, averaged over all of them, in [0, 1]."""
+    """Share of the time that a multiprocessor had work, averaged over all of them."""
     tensor_activity: Share | None
-    """Share of the time that the tensor cores' pipes were active, in [0, 1]."""
+    """Share of the time that the tensor cores' pipes were active."""
     dram_activity: Share | None
-    """Share of the time that the memory bus was active, in [0, 1]."""
+    """Share of the time that the memory bus was active."""
     memory_used_bytes: Count | None
     power_mw: Count | None
     sm_clock_hz: Count | None
     memory_clock_hz: Count | None
     throttle_reasons: Words | None
-    """Reasons for lowered clocks, as words. Empty if the clocks are not lowered."""
+    """Empty if the clocks are not lowered."""
     unknown: Unknowns = ()
-    """Why fields with None are not available."""
     nic_rx_bytes_per_s: Count | None = None
     """Bytes received by the adapter nearest to the GPU (NumaFacts.nic), for whatever process."""
     nic_tx_bytes_per_s: Count | None = None

@@ -35,10 +35,9 @@ class Gather(Message, frozen=True, tag=52):
 
 
 class Gathered(Message, frozen=True, tag=53):
-    """Hub -> its ranks: the answer to Gather."""
+    """Hub -> its ranks: the answer to Gather, with the numeric address of the root's socket."""
 
     host: Text
-    """Numeric address of the root's socket."""
     port: Annotated[int, Meta(ge=0, le=65535)]
     """0: refused."""
     refusal: Text = ""

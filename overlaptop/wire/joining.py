@@ -1,6 +1,4 @@
-"""Messages with which a dashboard joins a hub, and what follows: what the ranks send, how much may be in
-flight, and the offset of the clocks.
-"""
+"""Messages with which a dashboard joins a hub, and the hub's to its ranks about that."""
 
 from overlaptop.wire.bounds import Count, Ranks, Text, UnixNs
 from overlaptop.wire.schema import Message
@@ -20,7 +18,7 @@ class Join(Message, frozen=True, tag=7):
     received_bytes: Count = 0
     """Bytes of frames since the last Welcome, including it."""
     window_bytes: Count = 0
-    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
+    """Bytes that may be in flight beyond them. The last frame may exceed this."""
 
 
 class Watch(Message, frozen=True, tag=6):

@@ -35,33 +35,29 @@ class Knob(Part, frozen=True):
     """One setting of a running job. Values are whole numbers."""
 
     name: KnobName
-    """Name in commands: letters, digits and ``_``."""
     value: Int64 | None
-    """Present value. None if it is no integer, or not known."""
+    """None if it is no integer, or not known."""
     value_text: Text
     """Present value as text: ``25``, ``2.5``. Empty if not known."""
     original_text: Text
-    """The script's own value, which the command ``restore`` sets again."""
+    """The script's own value."""
     least: KnobValue
     most: KnobValue
-    """Largest value. Both bounds are allowed values."""
     choices: Annotated[tuple[KnobValue, ...], Meta(max_length=MAX_CHOICES)] = ()
-    """The only allowed values, in this order. Empty if all from `least` to `most` are allowed."""
+    """The only allowed values, in this order. Empty if all from `least` to `most` are, including both."""
     unit: Text = ""
     """``MiB``, ``blocks``. Empty for a plain number."""
     owner: Text = ""
     """Part of the job that has it: ``DistributedDataParallel``, ``FSDP2``, ``the script``."""
     about: Text = ""
-    """One line about its effect."""
     code: Text = ""
-    """Python line that makes a value permanent, with ``{value}`` in place of it. Empty if not known."""
+    """Python line that makes ``{value}`` permanent. Empty if not known."""
     refusal: Text = ""
     """Why it cannot be changed now, as text for the screen. Empty if it can."""
     changes_work: bool = False
     """Another value changes the amount of work in a step, so durations cannot be compared."""
 
     def inconsistency(self) -> str:
-        """Return the first contradiction, as in Part."""
         wrong = self.least > self.most
         return f"its values cannot be from {self.least} to {self.most}" if wrong else ""
 
@@ -81,7 +77,6 @@ class KnobFacts(Message, frozen=True, tag=16):
     knobs: Annotated[tuple[Knob, ...], Meta(max_length=MAX_KNOBS)]
 
     def inconsistency(self) -> str:
-        """Return the contradiction of the first invalid knob, as in Part."""
         return next(filter(None, (knob.inconsistency() for knob in self.knobs)), "")
 
 
@@ -95,7 +90,7 @@ class GradientFacts(Message, frozen=True, tag=17):
     world_size: Rank
     """Ranks that reduce the gradients."""
     group: Text
-    """Name of the process group, as in CollectiveSpan."""
+    """As in CollectiveSpan."""
     first_cap_bytes: Count | None
     """The first bucket's own limit. None if it equals the others'."""
     gradient_as_bucket_view: bool | None = None

@@ -1,6 +1,5 @@
-"""Messages about ranks, their steps, and hubs. Each is declared once, see schema.py.
-
-``None`` means "not known" (for example, a step measured without its collectives), never zero.
+"""Messages about ranks, their steps, and hubs. ``None`` means "not known" (for example, a step measured
+without its collectives), never zero.
 """
 
 import signal
@@ -46,7 +45,6 @@ NOT_SHOWN = "is not shown"
 """In the hub's notice about a second process of the same rank, which it refused."""
 RESTARTED = "torchrun restarted the job"
 """Begins the hub's notice of a restart."""
-
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",
@@ -74,7 +72,6 @@ class RankInfo(Message, frozen=True, tag=1):
     host: Text
     pid: Count
     script: Text
-    """As on the command line."""
     device: Text
     """``NVIDIA H200``, ``cpu``. Empty while unknown."""
     backend: Text
@@ -88,13 +85,10 @@ class RankInfo(Message, frozen=True, tag=1):
     """Of how many steps one has its collectives measured, on average. 1: all have. 0: none has."""
     torch_version: Text
     control_allowed: bool = False
-    """Whether this rank accepts commands. If not, its refusal names the option that allows them."""
     local_world_size: Rank | None = None
-    """Ranks of the job on this rank's node."""
 
     @property
     def agent_disabled(self) -> bool:
-        """Whether its agent failed: the rank runs on unmeasured."""
         return self.source == "none" and self.source_reason == AGENT_DISABLED
 
     @property
@@ -104,7 +98,7 @@ class RankInfo(Message, frozen=True, tag=1):
 
 
 class StepTotals(Message, frozen=True, tag=2):
-    """One rank's finished step. Times in ns. Lane totals are None if the step was measured without them.
+    """One rank's finished step. Lane totals are None if the step was measured without them.
 
     ``hidden + exposed + compute_only + copy_only + idle + fused == step`` to the nanosecond.
     """
@@ -164,12 +158,11 @@ class StepTotals(Message, frozen=True, tag=2):
     least_lead_ns: OffsetNs | None = None
     """Smallest launch lead in the step: about 0 where the CPU waits for the GPU once a step."""
     nic_tx_bytes: Count | None = None
-    """As `link_tx_bytes`, to other nodes: the mean of this node's ranks."""
+    """To other nodes: the mean of this node's ranks."""
     nic_rx_bytes: Count | None = None
 
     @property
     def changes_setting(self) -> bool:
-        """Whether a setting was changed permanently in this step."""
         return self.transitional and not self.trial
 
     @property
@@ -187,7 +180,6 @@ class StepTotals(Message, frozen=True, tag=2):
         return self.comm_ns is not None
 
     def inconsistency(self) -> str:
-        """As in Part: a part is longer than the whole."""
         alone = self.compute_only_ns, self.copy_only_ns, self.idle_ns, self.fused_ns
         if sum(part or 0 for part in (self.hidden_ns, self.exposed_ns, *alone)) > self.step_ns:
             return f"its parts are longer than the {self.step_ns} ns of the step"
@@ -250,12 +242,11 @@ class StepDetail(Message, frozen=True, tag=3):
     stall_spans_ns: Spans
     collectives: Annotated[tuple[CollectiveSpan, ...], Meta(max_length=MAX_COLLECTIVES)]
     fused_spans_ns: Spans = ()
-    """Kernels that both compute and communicate. The other lanes have nothing during these spans."""
+    """Kernels that both compute and communicate. The other lanes are empty there."""
     groups: Annotated[tuple[GroupMembers, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     """Groups of its collectives whose members this rank knows, if they are not too many."""
 
     def inconsistency(self) -> str:
-        """As in Part: a span has no end."""
         lanes = self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.fused_spans_ns
         odd = any(len(lane) % 2 for lane in (*lanes, self.stall_spans_ns))
         return "expected pairs of start and end, not an odd number of numbers" if odd else ""
@@ -303,7 +294,6 @@ class IssuedCall(Part, frozen=True):
     op: Text
     bytes: Count | None
     sequence: Count
-    """As in CollectiveSpan."""
     at_ns: UnixNs
     state: Annotated[str, one_of(CALL_STATES)] = "issued"
     """``started``, ``ended``: on the device. ``issued``: nothing more is known."""
@@ -340,7 +330,6 @@ class StackLine(Part, frozen=True):
     """Those with the thread asleep in the script's own code or in Python's library, not in torch's."""
 
     def inconsistency(self) -> str:
-        """As in Part: a part is larger than the whole."""
         wrong = self.asleep > self.samples
         return f"it sleeps in more than its {self.samples} samples" if wrong else ""
 
@@ -357,7 +346,6 @@ class StackSamples(Message, frozen=True, tag=44):
     """Innermost frames outside torch and Python's library, most frequent first."""
 
     def inconsistency(self) -> str:
-        """As in Part: it ends before its start, or a part is larger than the whole."""
         if self.to_ns < self.from_ns:
             return "it ends before it begins"
         if sum(each.samples for each in self.lines) > self.samples:
@@ -423,7 +411,7 @@ class Found(Message, frozen=True, tag=56):
 
 
 class Welcome(Message, frozen=True, tag=8):
-    """Hub -> dashboard, before anything else: the job. Its history follows as ordinary messages."""
+    """Hub -> dashboard, first of all: the job. Its history follows as ordinary messages."""
 
     protocol: Count
     job: Text
@@ -442,6 +430,5 @@ class HubStatus(Message, frozen=True, tag=9):
     dropped: Count
     """Messages for this dashboard that did not fit, and bad frames, since it joined."""
     job_ended: bool
-    """Every rank has gone."""
     silent_ranks: Ranks = ()
     """Connected ranks that have sent nothing for a while, though an agent does each second."""

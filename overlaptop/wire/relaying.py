@@ -38,7 +38,6 @@ class RemoteJob(Part, frozen=True):
     hub_pid: Count
     hub_start_ticks: Count
     started_ns: UnixNs
-    """Unix time on the clock of the relay's host."""
     dashboard_socket: Text
     rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
     ended: bool = False
@@ -54,7 +53,7 @@ class RelayJobs(Message, frozen=True, tag=48):
     readonly: bool
     """Hubs accept no commands through this relay."""
     jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]
-    """This user's jobs on the host, newest first."""
+    """This user's, newest first."""
     note: Text
     """Why the list may be wrong, as text for the screen. Empty if it is right."""
 
@@ -63,7 +62,6 @@ class RelayOpen(Message, frozen=True, tag=49):
     """Client -> relay, once a second and on change: the only connection that should be open."""
 
     connection: Count
-    """Number of the connection. Each has its own."""
     job: JobKeyOrNone
     """Job whose hub to connect to. Empty to close the connection."""
 

@@ -1,6 +1,7 @@
 """Which rank of which job a process is, whoever started it."""
 
 import os
+import re
 import socket
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from overlaptop.agent import placement
-from overlaptop.jobs.folder import check_key
+from overlaptop.wire.protocol import JOB_KEY
 
 TORCHRUN = {
     "RANK": "9",
@@ -83,7 +84,7 @@ def test_two_hosts_share_a_key_only_where_their_ranks_meet(monkeypatch, environ,
         if not environ:
             found |= {placement.alone().job, placement.process_key(os.getpid())}
     assert len(found) == keys
-    assert all(check_key(key) for key in found)
+    assert all(re.match(JOB_KEY, key) for key in found)
 
 
 def test_a_script_that_no_launcher_started_is_measured(run_ranks):
