@@ -13,7 +13,7 @@ from overlaptop.agent.control.two_phase_commit import job_store
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.wire.gathering import Gather
+from overlaptop.wire.joining import Gather
 
 _KEY = "gather"
 FIRST_LOOK_S, LAST_LOOK_S = 0.2, 5.0

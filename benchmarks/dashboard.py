@@ -41,8 +41,7 @@ from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
-from overlaptop.wire.gathering import Gather, Gathered
-from overlaptop.wire.joining import Watch
+from overlaptop.wire.joining import Gather, Gathered, Watch
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 

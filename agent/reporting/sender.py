@@ -23,8 +23,7 @@ from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
-from overlaptop.wire.gathering import Gathered
-from overlaptop.wire.joining import TurnedAway, Watch
+from overlaptop.wire.joining import Gathered, TurnedAway, Watch
 from overlaptop.wire.messages import Notice, RankInfo
 from overlaptop.wire.schema import Message
 

@@ -26,7 +26,7 @@ from overlaptop.remote.host import GatheredHost, RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.text import printable
 from overlaptop.wire.commands import CHANGES, Command
-from overlaptop.wire.gathering import MAX_HUBS
+from overlaptop.wire.joining import MAX_HUBS
 from overlaptop.wire.messages import Found
 
 JOBS_S = 5.0

@@ -13,7 +13,7 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.recording.batch import LIVE, NODE, STATE, Batch, NodeClock
 from overlaptop.wire.commands import Command
-from overlaptop.wire.gathering import GatheredHub
+from overlaptop.wire.joining import GatheredHub
 from overlaptop.wire.messages import Found, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message

@@ -23,8 +23,7 @@ from overlaptop.hub.reader_queue import FAR_HISTORY_BYTES, KEPT, Frame, ReaderQu
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, describe
-from overlaptop.wire.gathering import READER_MAY_COMMAND
-from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
+from overlaptop.wire.joining import READER_MAY_COMMAND, Join, Ping, Pong, TurnedAway
 from overlaptop.wire.messages import Found, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from overlaptop.wire.schema import Message
@@ -55,32 +54,15 @@ _Address = tuple[int, bytes]
 """The socket's index, and the identity on it."""
 
 
-class DashboardClient:
+class DashboardClient(ReaderQueue):
     """One dashboard and its queue."""
 
-    def __init__(self, bad_frames: int, same_protocol: bool) -> None:
+    def __init__(self, bad_frames: int) -> None:
+        super().__init__()
         self.expires_s = 0.0
         self.detail_ranks: frozenset[int] = frozenset()
         self.bursts = 0
-        self.same_protocol = same_protocol
-        self.queue = ReaderQueue()
-        self.status: bytes | None = None
         self.bad_frames_before = bad_frames
-        self._batch: list[bytes] = []
-
-    def batch(self) -> list[bytes]:
-        """Return the frames to send next, the same until :meth:`sent`."""
-        if not self._batch:
-            self._batch = self.queue.take()
-            if not self.queue.history and self.status is not None:
-                # Sent regardless of grants: a dashboard that lags should know that, and by how much.
-                self._batch.append(self.status)
-                self.queue.count_sent(len(self.status))
-                self.status = None
-        return self._batch
-
-    def sent(self) -> None:
-        self._batch = []
 
 
 class DashboardServer:
@@ -219,9 +201,7 @@ class DashboardServer:
         match message:
             case Join():
                 self._renew(address, message, now_s)
-            case Command() | Found() if sender is None or not (
-                sender.same_protocol and _may_command(address)
-            ):
+            case Command() | Found() if sender is None or not _may_command(address):
                 return False
             case Found():
                 self._found(message.rule, now_s)
@@ -236,19 +216,18 @@ class DashboardServer:
     def publish(self, frame: Frame) -> None:
         """Queue a frame for every dashboard."""
         for dashboard in self._dashboards.values():
-            if dashboard.same_protocol:
-                dashboard.queue.put(frame)
+            dashboard.put(frame)
 
     def publish_detail(self, rank: int, frame: Frame) -> None:
         """Queue a StepDetail for the dashboards that show this rank."""
         for dashboard in self._dashboards.values():
             if rank in dashboard.detail_ranks:
-                dashboard.queue.put(frame)
+                dashboard.put(frame)
 
     def publish_status(self) -> None:
         """Queue the hub's status for each dashboard, replacing an unsent one. Called once a second."""
         for dashboard in self._dashboards.values():
-            dashboard.queue.tick()
+            dashboard.tick()
             self._set_status(dashboard)
 
     def flush(self, now_s: float = float("inf")) -> bool:
@@ -263,13 +242,13 @@ class DashboardServer:
         if over_root:
             self._over_root_due_s = now_s + _OVER_ROOT_S - time.time() % _OVER_ROOT_S
         for (place, identity), dashboard in list(self._dashboards.items()):
-            if place == _OVER_ROOT and not (over_root or dashboard.queue.history):
+            if place == _OVER_ROOT and not (over_root or dashboard.history):
                 continue
             try:
-                while batch := dashboard.batch():
+                while batch := dashboard.take():
                     self._send((place, identity), batch)
-                    dashboard.sent()
             except zmq.Again:
+                dashboard.put_back(batch)
                 full = True
             except zmq.ZMQError:
                 # EHOSTUNREACH: the dashboard has gone. If it comes back, it counts as a new one.
@@ -302,7 +281,7 @@ class DashboardServer:
     def finish(self) -> None:
         """Send all dashboards the end of the job, regardless of grants."""
         for dashboard in self._dashboards.values():
-            dashboard.queue.finish()
+            dashboard.finish()
             self._set_status(dashboard)
         self.flush()
 
@@ -326,47 +305,43 @@ class DashboardServer:
         self._routers[place].send_multipart([identity, *parts], zmq.NOBLOCK)
 
     def _renew(self, address: _Address, join: Join, now_s: float) -> None:
+        if join.protocol != PROTOCOL_VERSION:
+            self._send_now(address, self._welcome)  # the reason why it receives nothing else
+            return
         dashboard = self._dashboards.get(address)
         if dashboard is None:
             if len(self._dashboards) >= MAX_DASHBOARDS:
                 self._send_now(address, _FULL)
                 return
-            if join.protocol != PROTOCOL_VERSION:
-                # Sent even without a grant, so that it knows why it receives nothing else.
-                self._send_now(address, self._welcome)
-            dashboard = self._dashboards[address] = DashboardClient(
-                self._ranks.status().dropped + self._bad_frames, join.protocol == PROTOCOL_VERSION
-            )
-            if dashboard.same_protocol:
-                gathered = [Frame(self._gathered, KEPT)] if self._gathered else []
-                commands = [Frame(payload, KEPT) for payload in self._commands.replay()]
-                history = [Frame(self._welcome, KEPT), *gathered, *self._history.replay(), *commands]
-                dashboard.queue.begin(history, self._far_history_bytes(address))
+            dashboard = DashboardClient(self._ranks.bad_frames + self._bad_frames)
+            self._dashboards[address] = dashboard
+            payloads = [self._welcome, *filter(None, (self._gathered,))]
+            commands = [Frame(payload, KEPT) for payload in self._commands.replay()]
+            history = [*(Frame(each, KEPT) for each in payloads), *self._history.replay(), *commands]
+            dashboard.begin(history, self._far_history_bytes(address))
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.expires_s = now_s + READER_TIMEOUT_S
-        if dashboard.same_protocol:
-            dashboard.queue.grant(join.received_bytes, min(join.window_bytes, _MAX_WINDOW_BYTES))
-            wanted = frozenset(join.detail_ranks)
-            for rank in sorted(wanted - dashboard.detail_ranks):
-                if (frame := self._history.detail(rank)) is not None:
-                    dashboard.queue.put(frame)
-            dashboard.detail_ranks = wanted
-            self._bursts += join.bursts > dashboard.bursts
-            dashboard.bursts = join.bursts
+        dashboard.grant(join.received_bytes, min(join.window_bytes, _MAX_WINDOW_BYTES))
+        wanted = frozenset(join.detail_ranks)
+        for rank in sorted(wanted - dashboard.detail_ranks):
+            if (frame := self._history.detail(rank)) is not None:
+                dashboard.put(frame)
+        dashboard.detail_ranks = wanted
+        self._bursts += join.bursts > dashboard.bursts
+        dashboard.bursts = join.bursts
 
     def _far_history_bytes(self, address: _Address) -> int:
         """Return this node's share of the history over the root: it has a share of the job's ranks."""
         if address[0] != _OVER_ROOT:
             return FAR_HISTORY_BYTES
-        ranks = self._ranks.status().ranks_connected
+        ranks = len(self._ranks.numbers)
         share_bytes = _OVER_ROOT_HISTORY_BYTES * ranks // max(1, ranks, self._world_size)
         return min(FAR_HISTORY_BYTES, share_bytes)
 
     def _set_status(self, dashboard: DashboardClient) -> None:
-        if dashboard.same_protocol:
-            status = self._ranks.status()
-            bad_frames = status.dropped + self._bad_frames - dashboard.bad_frames_before
-            dashboard.status = encode(replace(status, dropped=dashboard.queue.dropped + bad_frames))
+        status = self._ranks.status()
+        bad_frames = status.dropped + self._bad_frames - dashboard.bad_frames_before
+        dashboard.status = encode(replace(status, dropped=dashboard.dropped + bad_frames))
 
     def _update_watched(self) -> None:
         wanted = (dashboard.detail_ranks for dashboard in self._dashboards.values())

@@ -123,37 +123,50 @@ class CommandProgress:
         return replace(self.outcome(), state=SENT, reason="", done=False)
 
     def outcome(self) -> CommandOutcome:
-        numbers = sorted(self.ranks)
-        return _judged(self.command, [self.ranks[rank] for rank in numbers], self.step, self.old, self.new)
+        command, ranks = self.command, [known for _, known in sorted(self.ranks.items())]
+        # Whether a lost rank may have made a change: ranks report their agreement a second before they act,
+        # so a job that ended before that changed nothing.
+        may_have_acted = command.name in CHANGES and any(
+            each.reported not in (SENT, ACCEPTED) or each.lost != ENDED for each in ranks
+        )
+        judged = tuple(_judged(each, command, may_have_acted=may_have_acted) for each in ranks)
+        failed = [each for each in judged if each.state in ENDED_BADLY]
+        unknown = [each for each in judged if each.state == UNKNOWN]
+        reason = ""
+        if not judged:
+            state, reason = FAILED, "no rank is there to answer"
+        elif failed:
+            state, reason = FAILED, _why(failed)
+            if changed := [str(each.rank) for each in judged if each.state == CHANGED]:
+                reason = f"changed on rank{'s' * (len(changed) > 1)} {', '.join(changed)} only: {reason}"
+        elif unknown:
+            state, reason = UNKNOWN, _why(unknown)
+        elif all(each.state in ENDED_WELL for each in judged):
+            state = OBEYED
+        else:
+            state = SENT if any(each.state == SENT for each in judged) else OBEYING
+        done = all(each.state in (*_FINAL, UNKNOWN) for each in judged)
+        return CommandOutcome(command.id, state, reason, self.step, done, judged, self.old, self.new)
 
 
 def merged(
     command: Command, outcomes: Sequence[CommandOutcome], unreachable: Mapping[int, str]
 ) -> CommandOutcome:
-    """Merge the outcomes of one command on several hubs' ranks.
+    """Merge the outcomes of one command on the ranks of several hubs, at least one.
 
-    Args:
-        command: the same for all hubs.
-        outcomes: one of each hub, at least one.
-        unreachable: ranks that cannot be asked any more, and why.
+    ``unreachable``: ranks that cannot be asked any more, and why.
     """
-    ranks: dict[int, RankOutcome] = {}
-    for outcome in outcomes:
-        for each in outcome.ranks:
-            ranks.setdefault(each.rank, each)
+    ranks = {each.rank: each for outcome in reversed(outcomes) for each in outcome.ranks}
     for rank, why in unreachable.items():
         known = ranks.get(rank)
         if known is not None and not known.lost and known.reported not in _FINAL:
             ranks[rank] = replace(known, text=why, lost=UNREACHABLE)
     if not ranks and not all(outcome.done for outcome in outcomes):
         return outcomes[0] if not outcomes[0].done else outcomes[-1]
-    return _judged(
-        command,
-        [ranks[rank] for rank in sorted(ranks)],
-        max((each.step for each in outcomes if each.step is not None), default=None),
-        next((each.old for each in outcomes if each.old), ""),
-        next((each.new for each in outcomes if each.new), ""),
-    )
+    step = max((each.step for each in outcomes if each.step is not None), default=None)
+    old = next((each.old for each in outcomes if each.old), "")
+    new = next((each.new for each in outcomes if each.new), "")
+    return CommandProgress(command, ranks, step, old, new).outcome()
 
 
 def logged_state(outcome: CommandOutcome) -> str:
@@ -164,35 +177,7 @@ def logged_state(outcome: CommandOutcome) -> str:
     return next((state for state in ENDED_BADLY if state in states), FAILED)
 
 
-def _judged(
-    command: Command, ranks: Sequence[RankOutcome], step: int | None, old: str, new: str
-) -> CommandOutcome:
-    # Whether a lost rank may have made a change: ranks report their agreement a second before they act, so
-    # a job that ended before that changed nothing.
-    may_have_acted = command.name in CHANGES and any(
-        each.reported not in (SENT, ACCEPTED) or each.lost != ENDED for each in ranks
-    )
-    judged = tuple(_judged_rank(each, command, may_have_acted=may_have_acted) for each in ranks)
-    failed = [each for each in judged if each.state in ENDED_BADLY]
-    unknown = [each for each in judged if each.state == UNKNOWN]
-    reason = ""
-    if not judged:
-        state, reason = FAILED, "no rank is there to answer"
-    elif failed:
-        state, reason = FAILED, _why(failed)
-        if changed := [str(each.rank) for each in judged if each.state == CHANGED]:
-            reason = f"changed on rank{'s' * (len(changed) > 1)} {', '.join(changed)} only: {reason}"
-    elif unknown:
-        state, reason = UNKNOWN, _why(unknown)
-    elif all(each.state in ENDED_WELL for each in judged):
-        state = OBEYED
-    else:
-        state = SENT if any(each.state == SENT for each in judged) else OBEYING
-    done = all(each.state in (*_FINAL, UNKNOWN) for each in judged)
-    return CommandOutcome(command.id, state, reason, step, done, judged, old, new)
-
-
-def _judged_rank(each: RankOutcome, command: Command, *, may_have_acted: bool) -> RankOutcome:
+def _judged(each: RankOutcome, command: Command, *, may_have_acted: bool) -> RankOutcome:
     if not each.lost:
         return each
     if each.lost == UNREACHABLE:

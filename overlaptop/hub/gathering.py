@@ -1,7 +1,7 @@
 """Connections between the hubs of one job, on TCP with CURVE (``--gather``).
 
 The root binds, the others connect; neither trusts a peer without the job's key. Each has a ZeroMQ context
-of its own, whose I/O thread no local reader waits for. wire/gathering.py describes the frames.
+of its own, whose I/O thread no local reader waits for. wire/joining.py describes the frames.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from zmq.utils.monitor import parse_monitor_message
 from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.gather_key import GatherError, read_key
 from overlaptop.wire.codec import MAX_BATCH_BYTES, WireError, decode, encode
-from overlaptop.wire.gathering import (
+from overlaptop.wire.joining import (
     MAX_HUBS,
     MAX_NODE_ID_BYTES,
     GatheredHub,
     GatheredHubs,
     HubClock,
     HubHello,
+    Pong,
 )
-from overlaptop.wire.joining import Pong
 from overlaptop.wire.protocol import READER_TIMEOUT_S
 
 _HIGH_WATER = 64

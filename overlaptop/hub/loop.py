@@ -33,7 +33,7 @@ from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.gathering import Gather, Gathered
+from overlaptop.wire.joining import Gather, Gathered
 from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, RankInfo, StepDetail, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 

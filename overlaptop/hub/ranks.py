@@ -339,9 +339,7 @@ class RankServer:
         self._await_exit(end, info.pid, pidfd)
 
     def _await_exit(self, end: RankEnd, pid: int, descriptor: int | None) -> None:
-        """Send `end` again with the exit code once the process is over. Anybody can read it from a zombie,
-        and with newer kernels from a pidfd.
-        """
+        """Send `end` again with the exit code once the process is over: anybody can read a zombie's."""
         if descriptor is None:
             return
         if pid in self._exiting:
@@ -350,7 +348,7 @@ class RankServer:
         self._exiting[pid] = descriptor
 
         def on_exit(_events: int) -> None:
-            code = exit_code(pid, descriptor)
+            code = exit_code(pid)
             self._selector.unregister(descriptor)
             os.close(self._exiting.pop(pid))
             if code is not None and end.rank not in self._by_rank:

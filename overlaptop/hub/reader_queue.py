@@ -77,6 +77,9 @@ class ReaderQueue:
         self.history: deque[Frame] = deque()
         self._monotonic_s = monotonic_s
         self._stream: deque[Frame] = deque()
+        self.status: bytes | None = None
+        """The hub's status, sent regardless of grants: a reader that lags should know by how much."""
+        self._put_back: list[bytes] = []
         self._newest: dict[int, Frame] = {}
         """Source -> its newest frame, if that was dropped."""
         self._details: deque[Frame] = deque()
@@ -116,18 +119,24 @@ class ReaderQueue:
 
     def take(self) -> list[bytes]:
         """Return the next frames that are granted. They count as sent."""
-        batch: list[bytes] = []
+        if self._put_back:
+            batch, self._put_back = self._put_back, []
+            return batch
+        batch = []
         free_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
         left_bytes = min(free_bytes, _MAX_BATCH_BYTES)
         while left_bytes > 0 and len(batch) < _MAX_BATCH_FRAMES and (payload := self._next()):
             batch.append(payload)
             left_bytes -= len(payload)
-        self.count_sent(sum(map(len, batch)))
+        if not self.history and self.status is not None:
+            batch.append(self.status)
+            self.status = None
+        self._sent_bytes += sum(map(len, batch))
         return batch
 
-    def count_sent(self, size_bytes: int) -> None:
-        """Count bytes that were sent without being queued here."""
-        self._sent_bytes += size_bytes
+    def put_back(self, batch: list[bytes]) -> None:
+        """Return a batch that could not be sent. The next `take` returns it."""
+        self._put_back = batch
 
     def finish(self) -> None:
         """Release all remaining frames and the newest of each source, because nothing more comes."""

@@ -4,7 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 from overlaptop.wire.bounds import MAX_UNIX_NS
-from overlaptop.wire.joining import Pong
+from overlaptop.wire.joining import HubClock, Pong
 
 KEPT = 64
 """Round trips kept. There is one a second."""
@@ -67,9 +67,15 @@ class ClockOffset:
         self.offset_ns = held_ns
         self.residual_ns = max(held_ns - low_ns, high_ns - held_ns)
 
+    def add_up(self, near: "ClockOffset", far: HubClock) -> None:
+        """Take the offset of a third clock: ours to a root's, and the root's to a node's on its network."""
+        if near.offset_ns is not None and near.residual_ns is not None:
+            self.offset_ns = near.offset_ns + far.offset_ns
+            self.residual_ns = near.residual_ns + far.residual_ns
+
     def to_local_ns(self, remote_ns: int) -> int:
         """Convert a Unix time of the other clock, within bounds. Unchanged before the first trip."""
-        return bounded_ns(remote_ns - (self.offset_ns or 0))
+        return min(max(remote_ns - (self.offset_ns or 0), 0), MAX_UNIX_NS)
 
     def _bounds_ns(self, now_ns: int) -> tuple[int, int]:
         """Return the least and the greatest possible offset now."""
@@ -77,8 +83,3 @@ class ClockOffset:
         pairs = list(zip(self._trips, errors_ns, strict=True))
         low_ns = max(trip.offset_ns - error_ns for trip, error_ns in pairs)
         return low_ns, min(trip.offset_ns + error_ns for trip, error_ns in pairs)
-
-
-def bounded_ns(unix_ns: int) -> int:
-    """Return a Unix time within the bounds of messages."""
-    return min(max(unix_ns, 0), MAX_UNIX_NS)

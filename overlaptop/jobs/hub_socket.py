@@ -18,8 +18,7 @@ from overlaptop.jobs.record import JobRecord
 from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_BATCH_BYTES, FrameReader, WireError, decode, encode, kind
 from overlaptop.wire.commands import Command
-from overlaptop.wire.gathering import GatheredHub, GatheredHubs
-from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
+from overlaptop.wire.joining import GatheredHub, GatheredHubs, Join, Ping, Pong, TurnedAway
 from overlaptop.wire.messages import Found, Welcome
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message

@@ -1,15 +1,9 @@
 """Processes of this machine, identified by pid and start time, because the system reuses pids."""
 
-import fcntl
 import os
 import signal
-import struct
 from contextlib import suppress
 from pathlib import Path
-
-# linux/pidfd.h: the first version of struct pidfd_info, which ends with the exit code.
-_PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT = 64, 1 << 3
-_PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 def process_start_time(pid: int) -> int | None:
@@ -38,22 +32,13 @@ def _stat_fields(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
-def exit_code(pid: int, pidfd: int) -> int | None:
-    """Return the exit status of any ended process, or minus its signal. None if unknown."""
+def exit_code(pid: int) -> int | None:
+    """Return the exit status of a zombie, or minus its signal. None if its parent has collected it."""
     try:
         fields = _stat_fields(pid)
-        if fields[0] == b"Z":
-            return os.waitstatus_to_exitcode(int(fields[-1]))  # proc(5): exit_code
     except OSError:
-        pass  # its parent has already collected the status
-    info = bytearray(_PIDFD_INFO_BYTES)
-    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
-    try:
-        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-    except OSError:  # before Linux 6.15
         return None
-    (mask,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, _PIDFD_INFO_BYTES - 4)
-    return os.waitstatus_to_exitcode(status) if mask & _PIDFD_INFO_EXIT else None
+    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == b"Z" else None  # proc(5): exit_code
 
 
 def signal_name(exit_code: int | None) -> str:

@@ -20,9 +20,8 @@ from overlaptop.jobs.folder import (
     try_lock,
 )
 from overlaptop.jobs.processes import is_alive, process_start_time
-from overlaptop.wire.bounds import MAX_RANKS, Int64
-from overlaptop.wire.protocol import JOB_KEY
-from overlaptop.wire.relaying import RemoteJob
+from overlaptop.wire.bounds import Int64
+from overlaptop.wire.joining import RemoteJob
 
 _MAX_RECORD_BYTES = 1 << 18
 _MAX_FOLDERS = 16
@@ -32,38 +31,19 @@ Folder = Annotated[str, Meta(pattern=FOLDER, max_length=_MAX_FOLDER_CHARS)]
 """Absolute path that is a valid single entry of PYTHONPATH."""
 
 
-class JobRecord(msgspec.Struct, frozen=True):
+class JobRecord(RemoteJob, frozen=True, array_like=False, kw_only=True):
     """The record of a job in its folder: ``job.json``."""
 
-    protocol: Int64
-    job: Annotated[str, Meta(pattern=JOB_KEY)]
-    script: str
-    cwd: str
-    host: str
-    world_size: Int64
+    dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
     python: str
     """Interpreter of the job, which can import overlaptop."""
-    starter_pid: Int64
-    starter_start_ticks: Int64 | None
-    """Start time of the rank that started the hub. None if it ended before the hub could check."""
-    hub_pid: Int64
-    hub_start_ticks: Int64
-    started_ns: Int64
-    """Unix time when a hub first saw this job."""
-    dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
-    rank_pids: tuple[Int64, ...]
-    """Of the connected ranks, by rank."""
     import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
     """Folders that `python` needs on PYTHONPATH to import overlaptop, beyond those it searches anyway."""
-    ended: bool = False
-    """Ranks were connected, and none is connected any more."""
     restarter_pid: Int64 = 0
     """The launcher that may restart failed ranks. 0 if there is none."""
     restarter_start_ticks: Int64 | None = None
-    is_root: bool = False
-    """Other nodes' hubs can be reached through this one (``--gather``)."""
     root_host: str = ""
-    """Address of that hub's TCP socket. Empty without ``--gather``."""
+    """Address of the root's TCP socket. Empty without ``--gather``."""
     root_port: Int64 = 0
 
     @classmethod
@@ -72,8 +52,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def remote(self) -> RemoteJob:
-        values = {name: getattr(self, name) for name in RemoteJob.__struct_fields__}
-        return RemoteJob(**{**values, "rank_pids": self.rank_pids[:MAX_RANKS]})
+        return RemoteJob(**{name: getattr(self, name) for name in RemoteJob.__struct_fields__})
 
     @property
     def gone(self) -> bool:

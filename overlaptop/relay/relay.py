@@ -14,8 +14,7 @@ from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.jobs.sockets import check_listener, view_socket
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import (
+from overlaptop.wire.joining import (
     MAGIC,
     MAX_CHUNK_BYTES,
     MAX_JOBS,
@@ -24,6 +23,7 @@ from overlaptop.wire.relaying import (
     RelayJobs,
     RelayOpen,
 )
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 SILENCE_S = 15.0
@@ -42,14 +42,7 @@ class _ClientGoneError(Exception):
 class Relay:
     """Serves one client. Call ``run`` once. It reads and writes two descriptors, and closes neither."""
 
-    def __init__(
-        self,
-        reads: int,
-        writes: int,
-        *,
-        version: str,
-        readonly: bool = False,
-    ) -> None:
+    def __init__(self, reads: int, writes: int, *, version: str, readonly: bool = False) -> None:
         """``readonly``: use the hubs' sockets that accept no commands."""
         self._reads, self._writes = reads, writes
         self._version, self._readonly = version, readonly
@@ -91,8 +84,6 @@ class Relay:
             self._read_hub()
         if self._reads in can_read:
             self._read()
-
-    # The client
 
     def _read(self) -> None:
         try:
@@ -138,8 +129,6 @@ class Relay:
         except OSError as error:
             raise _ClientGoneError(f"standard output failed: {error.strerror}") from None
 
-    # Jobs
-
     def _list(self, now_s: float) -> None:
         records: Sequence[JobRecord] = ()
         note = ""
@@ -157,8 +146,6 @@ class Relay:
         if jobs != self._jobs or now_s >= self._repeat_due_s:
             self._jobs, self._repeat_due_s = jobs, now_s + _REPEAT_JOBS_S
             self._send(jobs)
-
-    # The hub
 
     def _open(self) -> None:
         if self._record is not None and self._record.job != self._wanted.job:

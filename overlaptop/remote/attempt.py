@@ -14,8 +14,8 @@ from overlaptop.remote.child import ChildProcess
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.joining import MAGIC, RelayBytes, RelayClosed, RelayJobs
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayBytes, RelayClosed, RelayJobs
 from overlaptop.wire.schema import Message
 
 SILENT_S = 8.0
@@ -35,10 +35,9 @@ _NOTE = re.compile(rb"OVERLAPTOP-NOTE ([a-z]{1,16})(?: ([^\r\n]{0,1000}))?[^\n]*
 
 
 class StartNote(NamedTuple):
-    """A report of the start script before there is a relay."""
+    """A report of the start script before there is a relay (bootstrap.py)."""
 
     kind: str
-    """One of those in bootstrap.py. Skip unknown ones."""
     text: str
 
 
@@ -62,8 +61,8 @@ class RelayStream:
     def feed(self, data: bytes) -> list[StartNote | bytes]:
         """Return the notes and payloads that these bytes complete, oldest first.
 
-        Raises WireError if the preamble exceeds MAX_PREAMBLE_BYTES, or a frame the maximum frame size. The
-        stream is then unusable. Never holds more than either.
+        Raises WireError if the preamble exceeds MAX_PREAMBLE_BYTES, or a frame the maximum frame size: the
+        stream is then unusable.
         """
         found: list[StartNote | bytes] = []
         if not self.begun:
@@ -120,16 +119,14 @@ class ConnectionAttempt:
         deliver: Callable[[RelayBytes | RelayClosed], None],
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """``deliver``: called with the relay's data from a hub. ``on_stderr``: called with the process's
-        standard error until the host is reached.
-        """
+        """``deliver``: gets a hub's data. ``on_stderr``: gets standard error until the host answers."""
         self.process = process
         self.reached = False
         """The host has answered, so authentication is over."""
         self.waiting = ""
-        """Why there is no relay yet, from the start script. Empty if there is one, or soon will be."""
+        """Why there is no relay yet. Empty if there is one, or soon will be."""
         self.jobs: RelayJobs | None = None
-        """The relay's newest list of jobs. None if there is no relay yet."""
+        """The relay's newest list. None if there is no relay yet."""
         self._target = target
         self._deliver = deliver
         self._on_stderr = on_stderr
@@ -151,12 +148,11 @@ class ConnectionAttempt:
 
     @property
     def readable(self) -> bool:
-        """Whether its output should be read, now or once there is some."""
         return not self._output_ended and self._fault is None
 
     @property
     def foreign_text(self) -> str:
-        """End of its output that is not from us: many lines of foreign text, usually empty."""
+        """The end of its output that is not from us."""
         return (self.process.errors + self._stream.preamble).strip()
 
     def receive(self, now_s: float) -> bool:
@@ -187,9 +183,7 @@ class ConnectionAttempt:
         return True
 
     def send(self, message: Message) -> bool:
-        """Send the relay a message. False if there is no relay, or it does not read.
-        WireError as in encode.
-        """
+        """Send the relay a message. False if there is none, or it does not read. WireError as in encode."""
         payload = frame(encode(message))
         return self.jobs is not None and self.process.write(payload)
 

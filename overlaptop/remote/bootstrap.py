@@ -83,7 +83,6 @@ _JOINED = re.compile(r"(?:[{]|;;|\bdo|\bthen|\bin)$")
 
 
 def _one_line(source: str) -> str:
-    """Return the script without its newlines."""
     lines = source.strip().splitlines()
     return "".join(line + (" " if _JOINED.search(line) else "; ") for line in lines[:-1]) + lines[-1]
 
@@ -96,10 +95,9 @@ def remote_command(
 ) -> tuple[str, ...]:
     """Return the command to run on the host, as words.
 
-    ``python``: the interpreter there. ``remote_dir``: the socket directory there.
-    Both as the user named them.
-    ``readonly``: the relay refuses all changes. ``doctor``: report what works on the host as records,
-    instead of a relay. Raises ValueError with one line for a name that some shell would change.
+    ``python``, ``remote_dir``: interpreter and socket directory there. ``readonly``: the relay refuses
+    changes. ``doctor``: records of what works there, instead of a relay. Raises ValueError with one line
+    for a name that some shell would change.
     """
     for option, value in (("--python", python), ("--remote-dir", remote_dir)):
         if _UNQUOTABLE.search(value):
@@ -113,10 +111,7 @@ def remote_command(
 
 
 def shell_line(words: tuple[str, ...]) -> str:
-    """Return the command as one line for any login shell of the host (sh, csh, fish).
-
-    Raises ValueError for a word that one of them would change.
-    """
+    """Return one line for any login shell (sh, csh, fish). ValueError for a word that one would change."""
     return " ".join(map(_quoted, words))
 
 

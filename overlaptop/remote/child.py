@@ -21,8 +21,7 @@ class ChildProcess:
         """Start the process. Raises OSError if that fails.
 
         ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Otherwise
-        it has its own session: keys on the terminal do not reach it, a question on the terminal fails at
-        once instead of stopping it, and its whole session can be ended.
+        it has its own session, which can be ended as a whole: keys do not reach it, and a question fails.
         """
         self._process = subprocess.Popen(
             argv,
@@ -42,7 +41,7 @@ class ChildProcess:
         self.out_fd = self._out.fileno()
         self._unsent = bytearray()
         self._errors = bytearray()
-        self._input_closed = self._warned = self._closed = False
+        self._input_closed = self._closed = False
 
     @property
     def errors(self) -> str:
@@ -51,7 +50,7 @@ class ChildProcess:
     @property
     def ended(self) -> bool:
         """Whether the process has ended. Its pipes may still hold output."""
-        # It is not reaped here, because its process group then keeps its number.
+        # Not reaped yet, it keeps the number of its process group.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._closed or os.waitid(os.P_PID, self.pid, flags) is not None
 
@@ -68,7 +67,7 @@ class ChildProcess:
         return data
 
     def write(self, data: bytes) -> bool:
-        """Send it these bytes, now or later. False if it has not read the previous ones yet."""
+        """Send bytes, now or later. False if it has not read the previous ones yet."""
         if self._input_closed or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
             return False
         self._unsent += data
@@ -85,18 +84,14 @@ class ChildProcess:
                 self._unsent.clear()
 
     def close_input(self) -> None:
-        """Close its standard input. Pending bytes are lost."""
         self.flush()
         self._input_closed = True
         with suppress(OSError):
             self._in.close()
 
     def kill(self) -> None:
-        """End it at once. In the terminal's group, the first call only warns it,
-        so that it can end its own children.
-        """
-        self.signal(signal.SIGTERM if self.interactive and not self._warned else signal.SIGKILL)
-        self._warned = True
+        """End it at once. In the terminal's group, only ask it to: it ends its own children."""
+        self.signal(signal.SIGTERM if self.interactive else signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
         if not self._closed:
@@ -118,10 +113,8 @@ class ChildProcess:
 
 
 def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
-    """End these processes together, and return when none is left.
-
-    The input of each is closed. After ``patience_s`` it is terminated, and after the same time again
-    killed. Output is discarded meanwhile, so that no process blocks on it.
+    """End these processes together: close the input of each, terminate it after ``patience_s``, and kill it
+    after the same time again. Output is discarded meanwhile, so that no process blocks on it.
     """
     left = [process for process in processes if process.reap() is None]
     for process in left:
@@ -137,8 +130,7 @@ def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
                 process.read_errors()
             time.sleep(_LOOK_S)
             left = [process for process in left if process.reap() is None]
-    # Killed, and still there: it belongs to another user (sudo). Its input is closed; nothing more can be
-    # done.
+    # Killed, and still there: it belongs to another user (sudo).
 
 
 def _read(descriptor: int, most_bytes: int) -> bytes | None:

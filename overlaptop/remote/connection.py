@@ -12,7 +12,7 @@ from overlaptop.remote.child import ChildProcess, end_all
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
 from overlaptop.remote.tunnel import Tunnel
-from overlaptop.wire.relaying import RelayJobs
+from overlaptop.wire.joining import RelayJobs
 from overlaptop.wire.schema import Message
 
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -55,8 +55,7 @@ class Connection:
         selector: BaseSelector | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command``: the command to run there (bootstrap.remote_command).
-        ``may_start``: asked before an attempt.
+        """``command``: to run there (bootstrap.remote_command). ``may_start``: asked before an attempt.
 
         ``selector``: receives the descriptors to read, with this object as data.
         """
@@ -68,13 +67,13 @@ class Connection:
         self.since_s = monotonic_s()
         """Monotonic time since which it is up, or is not up. Retries do not change it."""
         self.reason = ""
-        """Reason for the state as one line, with a remedy if one is known. Empty if all is well."""
+        """Of the state, as one line with a remedy if one is known. Empty if all is well."""
         self.detail = ""
-        """Other output of the last attempt's process: many lines of foreign text, usually empty."""
+        """Other output of the last attempt's process: lines of foreign text, usually none."""
         self.needs_terminal = False
         """It failed because ssh could not ask the user something."""
         self.bytes_per_s: float | None = None
-        """Bytes received during the last second. None without a relay."""
+        """In the last second. None without a relay."""
         self.selector = selector
         self.tunnel = Tunnel(self.send, selector, self)
         self._command = command
@@ -88,28 +87,22 @@ class Connection:
         self._watched: int | None = None
         self._closed = False
 
-    # State
-
     @property
     def ready(self) -> bool:
         return self._attempt is not None and self._attempt.jobs is not None
 
     @property
     def settled(self) -> bool:
-        """Whether an attempt has ended in failure, or is up."""
         return self.state is not ConnectionState.CONNECTING
 
     @property
     def logging_in(self) -> bool:
-        """Whether an attempt is under way that the host has not answered yet."""
+        """Whether the host has not answered the present attempt yet."""
         return self._attempt is not None and not self._attempt.reached
 
     @property
     def processes(self) -> tuple[ChildProcess, ...]:
-        """Its processes, for callers that wait for them or end them."""
         return (*self._ending, *(() if self._attempt is None else (self._attempt.process,)))
-
-    # Actions
 
     def maintain(self) -> None:
         """Process received data and retry a lost connection. Never waits or raises."""
@@ -141,16 +134,13 @@ class Connection:
             self._watch()
 
     def send(self, message: Message) -> bool:
-        """Send the relay a message. False if there is no relay, or it does not read.
-        WireError as in encode.
-        """
+        """Send the relay a message. False if there is none, or it does not read. WireError as in encode."""
         return self._attempt is not None and self._attempt.send(message)
 
     def start(self, *, interactive: bool = False, on_stderr: Callable[[bytes], None] | None = None) -> None:
         """Start an attempt now, unless one is under way.
 
-        ``interactive``: it may ask the user on the terminal. ``on_stderr``: called with its standard error
-        until the host is reached.
+        ``interactive``: it may ask on the terminal. ``on_stderr``: as in ConnectionAttempt.
         """
         if self._attempt is not None or self._closed:
             return
@@ -174,7 +164,7 @@ class Connection:
             self.state, self._due_s = ConnectionState.DOWN, float("-inf")
 
     def abandon(self) -> None:
-        """Give up for good: nothing is started any more. The caller ends `processes`."""
+        """Give up for good. The caller ends `processes`."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.process.close_input()
@@ -187,8 +177,6 @@ class Connection:
         end_all(self._ending, _CLOSE_PATIENCE_S)
         self._ending.clear()
         self.tunnel.leave()
-
-    # State changes
 
     def _update(self, attempt: ConnectionAttempt, now_s: float) -> None:
         if not attempt.up:
@@ -239,7 +227,7 @@ class Connection:
         self.tunnel.closed = None
 
     def _watch(self) -> None:
-        """Register exactly the descriptors to read with the selector."""
+        """Register the process's output with the selector while it should be read."""
         if self.selector is None:
             return
         attempt = self._attempt

@@ -21,7 +21,7 @@ class Failure:
     reason: str
     """One line, from any text."""
     lasting: bool = False
-    """A retry changes nothing, or does harm (a ban). A person has to act first."""
+    """A retry is useless, or does harm (a ban). A person has to act first."""
     needs_terminal: bool = False
     """ssh has a question, so a retry needs the terminal."""
 
@@ -32,15 +32,11 @@ class Failure:
 RETRY, PERSON, TERMINAL = "", "lasting", "lasting, needs a terminal"
 """The remedy: another attempt; a person; ssh asking a person."""
 
-# The first match counts, so the pattern of a cause precedes those of its effects.
-# Patterns that begin with any text are anchored to the beginning of a line or a word. Otherwise one long
-# line of a host would be searched from each of its characters, for seconds.
+# The first match counts, so the pattern of a cause precedes those of its effects. Patterns that begin with
+# any text are anchored: one long line of a host would be searched from each of its characters, for seconds.
 # fmt: off
 _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
     (("ssh", "via"), PERSON, {
-        # Debian's ssh prints the command; the name in known_hosts may differ from the one that was typed.
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED(?s:.*?)(?P<command>ssh-keygen -f [^\r\n]+)":
-            "its host key is another than before: if that is as it should be, {command}",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED":
             "its host key is another than before: if that is as it should be, ssh-keygen -R {place}",
     }),
@@ -66,18 +62,11 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
         r"|Connection (?:closed|reset) by \S+ port":
             "its sshd closed the connection before a login: too many are under way, "
             "or it does not let this machine in",
-        r"Timeout, server \S+ not responding":
-            "the connection was silent for too long",
-        r"client_loop: send disconnect|Connection to \S+ closed|Broken pipe":
-            "the connection broke",
     }),
     (("ssh", "via"), PERSON, {
         r"(?m:^)(?P<line>.*(?:Bad owner or permissions on|Bad configuration option"
         r"|terminating, \d+ bad config).*)":
             "ssh does not start: {line}",
-        r"This service allows sftp connections only|administratively prohibited|no shell|nologin"
-        r"|account is currently not available":
-            "the host lets this user run no commands",
     }),
     (("via",), TERMINAL, {
         r"(?m:^)sudo: .*(?:password is required|terminal is required|no tty present)":
@@ -86,8 +75,6 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
     (KINDS, RETRY, {
         r"(?<!\S)(?P<python>\S+): No module named overlaptop(?:\.__main__)?\b":
             "{python} there has no overlaptop: pip install it there, or name another one with --python",
-        r"invalid choice: '?relay|unrecognized arguments:.*--stdio|No module named overlaptop\.\S+":
-            "the overlaptop there is older and has no relay: update it",
         r"[Uu]nknown option:? -P|no such option: -P":
             "the Python there is older than 3.11: name another one with --python",
     }),
@@ -97,16 +84,14 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
     }),
 )
 # fmt: on
-"""Kinds of targets, remedy, and patterns, each with its reason.
-
-``{...}`` in a reason: the pattern's groups, and ``place``, the host as the user named it."""
+"""Kinds of targets, remedy, and a reason for each pattern, with its groups and the host as ``{place}``."""
 
 
 def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) -> Failure:
     """Return why a connection's process ended.
 
-    ``status``: as in subprocess; negative for a signal. ``errors``: end of its standard error.
-    ``preamble``: end of its standard output before there was a relay.
+    ``status``: as in subprocess. ``errors``, ``preamble``: ends of its standard error, and of its standard
+    output before there was a relay.
     """
     for kinds, remedy, reasons in _RULES:
         for pattern, reason in reasons.items() if kind in kinds else ():

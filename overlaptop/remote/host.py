@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from overlaptop.jobs.clock import ClockOffset, bounded_ns
+from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S, Credit
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import Connection, ConnectionState
@@ -18,7 +18,7 @@ from overlaptop.text import printable
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.gathering import GatheredHub, HubClock
+from overlaptop.wire.joining import GatheredHub
 from overlaptop.wire.messages import (
     Found,
     GroupCalls,
@@ -45,7 +45,7 @@ MAX_SAMPLE_CHARS = 1 << 12
 
 
 class RemoteReader:
-    """Shared code of connections to hubs on other hosts."""
+    """A HubConnection to another host, with Unix times of this machine's clock."""
 
     def __init__(self, to_local_ns: Callable[[int], int], monotonic_s: Callable[[], float]) -> None:
         """``to_local_ns``: converts a Unix time of the hub's host."""
@@ -71,7 +71,6 @@ class RemoteReader:
         return self._dropped + (0 if self.reader is None else self.reader.dropped)
 
     def poll(self) -> list[Message]:
-        """Return the messages as in HubConnection, with Unix times of this machine's clock."""
         self.receive()
         messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
@@ -103,7 +102,7 @@ class RemoteReader:
             self.reader = None
 
     def _is_wanted(self, message: Message) -> bool:
-        """Whether to keep a message. False for those that no real hub sends, and that could fill memory."""
+        """Whether to keep a message. No real hub sends the others, and they could fill memory."""
         match message:
             case StepDetail():
                 return message.rank in self._ranks
@@ -116,10 +115,9 @@ class RemoteReader:
 
 
 class RemoteHubConnection(RemoteReader):
-    """A HubConnection to a hub on another host. It outlives the connection to that host.
+    """A HubConnection that outlives the connection to its host.
 
-    Without a connection, the hub counts as alive, and outgoing messages are lost. Each new connection joins
-    the hub again, and receives its history again.
+    Without that, the hub counts as alive, and outgoing messages are lost. Each new one joins the hub again.
     """
 
     reader: "HubSocket | None"
@@ -178,7 +176,7 @@ class RemoteHost(Connection):
     def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
         super().__init__(target, command, **options)
         self.clock = ClockOffset()
-        """Clock offset, measured over the connection to a hub there."""
+        """Measured over the connection to a hub there."""
         self._hub: RemoteHubConnection | None = None
 
     @property
@@ -192,7 +190,7 @@ class RemoteHost(Connection):
 
     @property
     def own_name(self) -> str:
-        """The host as it calls itself. Empty until it is reached."""
+        """As it calls itself. Empty until it is reached."""
         return "" if self.jobs is None else self.jobs.host
 
     @property
@@ -209,7 +207,6 @@ class RemoteHost(Connection):
 
     @property
     def readonly(self) -> bool:
-        """Whether hubs there accept no commands over this connection."""
         return self.jobs is not None and self.jobs.readonly
 
     @property
@@ -278,27 +275,6 @@ def _shifted_calls(group: GroupCalls, to_local_ns: Callable[[int], int]) -> Grou
     return replace(group, calls=tuple(replace(call, at_ns=to_local_ns(call.at_ns)) for call in group.calls))
 
 
-class GatheredClock:
-    """As a ClockOffset: this machine has measured the root's clock, and the root's network the node's."""
-
-    def __init__(self, root: ClockOffset, node: HubClock) -> None:
-        self._root = root
-        self.node = node
-
-    @property
-    def offset_ns(self) -> int | None:
-        root_ns = self._root.offset_ns
-        return None if root_ns is None else root_ns + self.node.offset_ns
-
-    @property
-    def residual_ns(self) -> int | None:
-        root_ns = self._root.residual_ns
-        return None if root_ns is None else root_ns + self.node.residual_ns
-
-    def to_local_ns(self, remote_ns: int) -> int:
-        return bounded_ns(remote_ns - self.node.offset_ns - (self._root.offset_ns or 0))
-
-
 class GatheredHost:
     """One host for JobSession. Its connection is the root's."""
 
@@ -310,11 +286,12 @@ class GatheredHost:
         """``hub``: one of the root's. ``name``: unique among the job's hosts."""
         self.root, self.node, self.name = root, hub.node, name
         self._own_name = printable(hub.host)
-        self.clock = GatheredClock(root.clock, hub.clock)
+        self.clock, self._to_root = ClockOffset(), hub.clock
         self.since_s = root.monotonic_s()
         """Monotonic time since which it is ready, or is not."""
         self._was_ready = True
         self._hub: GatheredHubConnection | None = None
+        self.maintain()
 
     @property
     def ready(self) -> bool:
@@ -333,12 +310,13 @@ class GatheredHost:
 
     def maintain(self) -> None:
         if (hub := self.root.gathered.get(self.node)) is not None:
-            self.clock.node = hub.clock
+            self._to_root = hub.clock
+        self.clock.add_up(self.root.clock, self._to_root)
         if self.ready != self._was_ready:
             self._was_ready, self.since_s = self.ready, self.root.monotonic_s()
 
     def list_jobs(self) -> Sequence[JobRecord]:
-        """Return the root's jobs as jobs of this host: the session chooses among them."""
+        """Return the root's jobs as jobs of this host."""
         return [replace(each, host=self._own_name, rank_pids=()) for each in self.root.list_jobs()]
 
     def open_hub(self, record: JobRecord) -> "HubConnection":
@@ -353,7 +331,7 @@ class GatheredHost:
         return self.root.is_gone(record)
 
     def close(self) -> None:
-        """Do nothing: the connection is the root's."""
+        """Leave the connection, which is the root's."""
 
 
 class GatheredHubConnection(RemoteReader):
@@ -371,9 +349,7 @@ class GatheredHubConnection(RemoteReader):
 
     @property
     def last_received_s(self) -> float | None:
-        """As in HubConnection. 0 while the root lists the hub, which it greets regularly: messages to a
-        reader of many hubs may be seconds behind.
-        """
+        """0 while the root lists the hub: messages to a reader of many hubs may be late."""
         received_s = super().last_received_s
         return received_s if received_s is None or not self._host.ready else 0.0
 

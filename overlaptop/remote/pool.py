@@ -19,9 +19,7 @@ _CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionPool:
-    """The connections to these hosts. Of the nodes of one Slurm job, the first one goes before the others,
-    which are left out if the first one's hub gathers them.
-    """
+    """The connections to these hosts, without a Slurm job's other nodes if its first one gathers them."""
 
     def __init__(
         self,
@@ -32,11 +30,7 @@ class ConnectionPool:
         remote_dir: str = "",
         readonly: bool = False,
     ) -> None:
-        """``python``, ``remote_dir``, ``readonly``:
-        as in bootstrap.remote_command, including its ValueError.
-
-        ``report``: called with progress, line by line.
-        """
+        """``report``: called with progress, line by line. Options and ValueError: as in remote_command."""
         words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
         self._report = report
@@ -48,9 +42,8 @@ class ConnectionPool:
     def connect(self, *, interactive: bool) -> None:
         """Try each connection once, wait for the results, and report them.
 
-        First all hosts are tried without questions, four at a time. Then, if ``interactive``, the hosts
-        where ssh wants a password or to confirm a host's key are tried one after the other on the terminal.
-        Ctrl-C closes all connections.
+        First all hosts are tried without questions. Then, if ``interactive``, those where ssh wants to ask
+        are tried one after the other on the terminal. Ctrl-C closes all connections.
         """
         try:
             self._settle(self.hosts)
@@ -79,7 +72,7 @@ class ConnectionPool:
             host.receive()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable whenever `receive` has work. It is always the same."""
+        """Return the descriptor that is readable whenever `receive` has work."""
         return self._selector.fileno()
 
     def close(self) -> None:

@@ -103,11 +103,7 @@ class Target:
 
     @classmethod
     def via(cls, prefix: str) -> "Target":
-        """Return the host that a command prefix reaches (``--via``). Raises ValueError with one line.
-
-        The command follows the prefix as separate words. After ``ssh``, and in place of ``{}`` in a prefix
-        word, it is one word for a shell.
-        """
+        """Return the host that a command prefix reaches (``--via``). Raises ValueError with one line."""
         try:
             words = tuple(shlex.split(prefix))
         except ValueError as error:
@@ -117,9 +113,7 @@ class Target:
         return cls(f"via {prefix.strip()}", VIA, prefix=words)
 
     def argv(self, words: tuple[str, ...], *, interactive: bool = False) -> list[str]:
-        """Return the command line that runs ``words`` there.
-        ``interactive``: it may ask on the terminal.
-        """
+        """Return the command that runs ``words`` there. ``interactive``: it may ask on the terminal."""
         match self.kind:
             case "ssh":
                 batch = f"BatchMode={'no' if interactive else 'yes'}"
@@ -155,9 +149,8 @@ def named(
 ) -> tuple[Target, ...]:
     """Return all hosts on the command line, in order, without duplicates.
 
-    ``words``: as in Target.parse, plus ``slurm:JOBID`` for all nodes of a job. ``hosts_file``: more of
-    them, one a line; ``#`` begins a comment. ``via``: command prefixes. Raises ValueError with one line,
-    and OSError if the file cannot be read.
+    ``words``: as in Target.parse, or ``slurm:JOBID``. ``hosts_file``: more of them, one a line. ``via``:
+    command prefixes. Raises ValueError with one line, and OSError if the file cannot be read.
     """
     found = dict.fromkeys(each for word in words for each in _of_word(word))
     if hosts_file is not None:

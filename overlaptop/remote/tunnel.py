@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
-from overlaptop.wire.relaying import RelayBytes, RelayClosed, RelayOpen
+from overlaptop.wire.joining import RelayBytes, RelayClosed, RelayOpen
 from overlaptop.wire.schema import Message
 
 MAX_WAITING_BYTES = 1 << 20
@@ -21,9 +21,7 @@ class Tunnel:
     def __init__(
         self, send: Callable[[Message], bool], selector: BaseSelector | None, data: object
     ) -> None:
-        """``send``: sends the relay a message, and returns False if it accepts none now. ``selector``:
-        watches the descriptors to read, with ``data``.
-        """
+        """``send``: to the relay; False if it accepts nothing now. ``selector``: watches with ``data``."""
         self.closed: RelayClosed | None = None
         """Why the connection ended, until the next one carries data."""
         self._send = send
@@ -38,13 +36,10 @@ class Tunnel:
 
     @property
     def is_full(self) -> bool:
-        """Whether to stop reading because too many received bytes are unconsumed."""
         return len(self._incoming) >= MAX_WAITING_BYTES
 
     def open(self, job: str) -> Path:
-        """Listen for one connection to the hub of this job,
-        replacing any other. Returns the path. OSError.
-        """
+        """Listen for the connection to this job's hub, in place of any other. Returns the path. OSError."""
         self.leave()
         self._folder = tempfile.TemporaryDirectory(prefix="overlaptop-")
         path = Path(self._folder.name) / "hub.sock"

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 # Imported for their messages: only imported messages can be decoded.
-from overlaptop.wire import commands, devices, gathering, joining, knobs, messages, relaying  # noqa: F401
+from overlaptop.wire import commands, devices, joining, knobs, messages  # noqa: F401
 from overlaptop.wire.bounds import MAX_TEXT_CHARS
 from overlaptop.wire.schema import Message, Part
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_BATCH_BYTES = 2 * MAX_FRAME_BYTES
-"""Of a batch in one frame (gathering.py): a message of the maximum size, and others before it."""
+"""Of a batch in one frame (joining.py): a message of the maximum size, and others before it."""
 _HEADER_BYTES = 4
 MESSAGES: dict[int, type[Message]] = {
     int(str(cls.__struct_config__.tag)): cls for cls in Message.__subclasses__()

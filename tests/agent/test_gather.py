@@ -7,7 +7,7 @@ import pytest
 
 from overlaptop.agent.gather import HubGathering
 from overlaptop.agent.placement import RankPlacement
-from overlaptop.wire.gathering import Gather, Gathered
+from overlaptop.wire.joining import Gather, Gathered
 from tests.processes import eventually
 
 

@@ -15,9 +15,7 @@ from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.hub import black_box
 from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
-from overlaptop.jobs import last_end
 from overlaptop.jobs.hub_socket import HubSocket
-from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
@@ -25,6 +23,7 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.messages import Found, GroupCalls, HubStatus, IssuedCall, Notice, RankEnd, RankStalled
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, S, detail, info, status, step, welcome
+from tests.hubs import Receiver
 from tests.processes import eventually
 
 
@@ -121,42 +120,6 @@ def test_hang_is_written_once_all_reported_and_again_when_called_one(job):
     assert black_boxes.found() == []
 
 
-def test_report_has_the_troubles_of_earlier_black_boxes(job):
-    job.steps(20)
-    job.pass_s(10)
-    stacks = [("train.py:8 backward",), ("train.py:57 collate",)]
-    job.say(*(RankStalled(rank, hung=True, stack=stacks[rank]) for rank in (0, 1)))
-    job.pass_s(SETTLE_S)
-    job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
-    job.steps(200)
-    job.status = status(ended=True)
-    job.box.end(job.now_s)
-    assert [box.occasion for box in black_boxes.found()] == ["ended", "hung"]
-    run = report_of("job-1")
-    assert (run.steps, [each.kind for each in run.troubles]) == (200, ["no step"])
-
-
-def test_report_of_a_stopped_job_has_no_failure(job):
-    job.steps(20)
-    stopped_ns = time.time_ns()
-    ends = tuple(RankEnd(rank, stopped_ns + 1, clean=False, exit_code=-15) for rank in (0, 1))
-    job.say(*ends)
-    job.status = status(ended=True)
-    job.box.end(job.now_s)
-    last_end.write(LastEnd("train.py", stopped_ns + 2, ends, "job-1"))
-    assert [each.kind for each in report_of("job-1").troubles] == ["all died"]
-    last_end.note_stop("job-1", stopped_ns)
-    assert report_of("job-1").troubles == []
-
-
-def test_failure_is_written_with_its_reason(job):
-    job.steps(3)
-    job.say(RankEnd(1, 1, clean=True, failure="ValueError: no", exit_code=1))
-    job.pass_s(SETTLE_S)
-    (box,) = black_boxes.found()
-    assert (box.occasion, shown(box).ranks[1].end.failure) == ("failed", "ValueError: no")
-
-
 def test_finding_is_written_once_for_each_of_the_first_rules(job):
     job.steps(20)
     for rule in ("late_launch", "late_launch", "data_loading", "low_clock", "short_cpus", "placement"):
@@ -167,28 +130,22 @@ def test_finding_is_written_once_for_each_of_the_first_rules(job):
     assert shown(black_boxes.found()[0]).totals.step == 19
     job.say(RankEnd(1, 1, clean=True, failure="ValueError: no", exit_code=1))
     job.pass_s(SETTLE_S)
-    assert black_boxes.found()[0].occasion == "failed"
+    box = black_boxes.found()[0]
+    assert (box.occasion, shown(box).ranks[1].end.failure) == ("failed", "ValueError: no")
 
 
 def test_read_only_reader_has_no_finding_written(hubs, make_rank):
-    record, received = hubs.start(), []
-
-    def last_status():
-        received.extend(each for each in hub.poll() if isinstance(each, HubStatus))
-        return received[-1] if received else None
-
-    rank = make_rank(0).greet()
+    record, rank = hubs.start(), make_rank(0).greet()
     rank.send(*(step(0, each) for each in range(30)))
-    for path, refused in ((view_socket(record.job, record.hub_pid), True), (record.dashboard_path, False)):
+    for path in (view_socket(record.job, record.hub_pid), record.dashboard_path):
+        reader = Receiver()
         with contextlib.closing(HubSocket(path)) as hub:
-            received.clear()
-            eventually(last_status)
+            reader.poll = lambda hub=hub, reader=reader: reader.messages.extend(hub.poll())
+            reader.receive(HubStatus)
+            assert black_boxes.found() == []
             assert hub.send(Found("late_launch"))
-            if refused:
-                eventually(lambda: last_status().dropped)  # the hub counts it as a bad frame
-                assert black_boxes.found() == []
-            else:
-                eventually(lambda: last_status() and black_boxes.found())
+            # The hub counts a refused one as a bad frame.
+            reader.until(lambda reader=reader: reader.of(HubStatus)[-1].dropped or black_boxes.found())
     assert [box.occasion for box in black_boxes.found()] == ["found-late_launch"]
 
 
@@ -200,34 +157,36 @@ def test_newest_jobs_are_kept(job, socket_dir):
     stranger.touch()
     black_boxes.forget_old()
     left = black_boxes.found()
-    assert [(each.job, each.occasion) for each in left[:3]] == [
-        ("job-24", "ended"), ("job-24", "hung"), ("job-23", "ended"),
-    ]  # fmt: skip
+    assert [f"{each.job} {each.occasion}" for each in left[:3]] == [
+        "job-24 ended",
+        "job-24 hung",
+        "job-23 ended",
+    ]
     assert len(left) == 2 * black_boxes.KEPT_JOBS
     assert stranger.exists()
 
 
-def test_full_disk_leaves_no_part_of_a_black_box(job, socket_dir, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (writer, "[Errno 28] too little of the disk is left for the job"),
+        (None, "import of overlaptop.recording.writer halted; None in sys.modules (pip install"),
+    ],
+    ids=["full disk", "without mcap"],
+)
+def test_black_box_that_cannot_be_written_is_logged_once(job, socket_dir, monkeypatch, module, why):
     said = []
     monkeypatch.setattr(black_box, "log_line", said.append)
     full = SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=99)
     monkeypatch.setattr(writer.os, "fstatvfs", lambda _: full)
+    monkeypatch.setitem(sys.modules, "overlaptop.recording.writer", module)
     job.steps(20)
-    job.box.end(job.now_s)
-    assert said == ["no black box: [Errno 28] too little of the disk is left for the job"]
-    assert list((socket_dir / "black_boxes").iterdir()) == []
-
-
-def test_without_mcap_the_log_says_so_once(job, monkeypatch):
-    said = []
-    monkeypatch.setattr(black_box, "log_line", said.append)
-    monkeypatch.setitem(sys.modules, "overlaptop.recording.writer", None)
-    job.steps(3)
-    job.box.end(job.now_s)
-    job.box.end(job.now_s)
-    assert len(said) == 1
-    assert "pip install 'overlaptop[record]'" in said[0]
+    for _ in range(2):
+        job.box.end(job.now_s)
+    (line,) = said
+    assert line.startswith(f"no black box: {why}")
     assert black_boxes.found() == []
+    assert not list(socket_dir.rglob("*.new"))
 
 
 def test_hub_leaves_what_report_prints(hubs, make_rank):
@@ -241,19 +200,3 @@ def test_hub_leaves_what_report_prints(hubs, make_rank):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("train.py, 2 ranks on here: 30 steps, ran for ")
     assert "median 80.0 ms, p99 80.0 ms" in done.stdout
-    assert run_here("report", "job-1").stdout == done.stdout
-    missing = run_here("report", "job-2")
-    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
-
-
-def test_report_of_a_running_job_has_what_its_black_boxes_have(hubs, make_rank, job):
-    record = hubs.start()
-    of_hub = replace(welcome(job=record.job), started_ns=record.started_ns)
-    job.box = HubBlackBox(of_hub, job.history, commands=list, status=lambda: job.status)
-    job.steps(20)
-    job.pass_s(10)
-    job.say(*(RankStalled(rank, hung=True) for rank in (0, 1)))
-    job.pass_s(SETTLE_S)
-    rank = make_rank(0).greet()
-    rank.send(*(step(0, number, start_ns=time.time_ns()) for number in range(4)))
-    assert "no step" in [each.kind for each in report_of(record.job).troubles]

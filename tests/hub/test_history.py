@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from overlaptop.hub.history import JobHistory
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import Notice, RankEnd, StackSamples, StepTotals
+from overlaptop.wire.messages import Notice, RankEnd, StepTotals
 from tests.fleet import builders
 from tests.fleet.builders import device, info, machine, numa
 
@@ -47,14 +47,6 @@ def test_three_minutes_of_steps_are_kept_also_of_a_hanging_rank(history):
     received = keep(history, totals(0, 599), now_s=599.0)
     assert steps(received) == list(range(419, 600))
     assert steps(received, rank=1) == [5]
-
-
-def test_a_new_dashboard_learns_where_a_rank_slept_in_the_last_seconds(history):
-    for second in range(100):
-        received = keep(history, builders.stacks(0, second), totals(0, second), now_s=float(second))
-    assert [each for each in received if isinstance(each, StackSamples)] == [
-        builders.stacks(0, second) for second in range(90, 100)
-    ]
 
 
 def test_steps_stay_within_their_number_and_bytes(history):

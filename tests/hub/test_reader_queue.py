@@ -36,7 +36,6 @@ class Reader:
             self.queue.put(make_frame(message, encode(message), number))
 
     def read(self):
-        """Take all that comes, granting as it does."""
         came = []
         while batch := self.queue.take():
             assert sum(map(len, batch[:-1])) < self.window_bytes
@@ -57,10 +56,7 @@ class Reader:
 
 def totals(step, rank=0, *, measured=False):
     made = replace(STEP, rank=rank, step=step)
-    lanes = (
-        "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
-    )  # fmt: skip
-    return made if measured else replace(made, **dict.fromkeys(lanes))
+    return made if measured else replace(made, comm_ns=None)
 
 
 def notice(number):
@@ -113,25 +109,13 @@ def test_thinned_steps_are_the_same_on_all_ranks():
 def test_after_five_quiet_seconds_twice_as_many_steps_are_sent():
     reader = Reader(40 * SIZE_BYTES)
     reader.put(*map(totals, range(200)))
-    before = reader.queue.every
-    assert before > 1
+    assert reader.queue.every > 1
     reader.read()
-    reader.seconds(5)
-    assert reader.queue.every == before
     reader.seconds(100)
     assert reader.queue.every == 1
 
 
-def test_what_is_no_step_timeline_or_sample_is_never_left_out():
-    reader = Reader(10 * SIZE_BYTES)
-    for number in range(300):
-        reader.put(notice(number), totals(number), SAMPLE, number=number)
-    reader.read()
-    assert [each.at_ns for each in reader.messages if isinstance(each, Notice)] == list(range(300))
-
-
 def test_thinned_timelines_are_of_the_same_steps_on_all_ranks():
-    """In each of them ranks can be compared; a rank that is shown last is not always left out."""
     reader = Reader(4 * len(encode(DETAIL)))
     for step in range(50):
         reader.put(*(replace(DETAIL, rank=rank, step=step) for rank in range(4)))
@@ -168,16 +152,6 @@ def test_history_for_another_host_is_under_a_megabyte():
         assert (len(reader.steps()) == len(past)) is whole
         assert reader.steps()[-1] == past[-1].step
         assert whole or reader.received_bytes < 1 << 20
-
-
-def test_a_reader_gets_less_history_from_each_of_many_nodes():
-    past = [make_frame(each, encode(each)) for each in map(totals, range(5000))]
-    reader = Reader()
-    reader.queue.begin(past, 100 * SIZE_BYTES)
-    reader.grant(1 << 16)
-    reader.read()
-    assert 50 < len(reader.steps()) <= 100
-    assert reader.steps()[-10:] == list(range(4990, 5000))
 
 
 def test_finish_sends_all_that_is_left_whatever_is_granted():

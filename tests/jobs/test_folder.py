@@ -1,10 +1,16 @@
 """The socket directory, and whose the folders in it are."""
 
+import functools
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from overlaptop.jobs.files import temporary_folder
+from overlaptop.jobs.files import NotPrivateError, check_private, temporary_folder
 from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
@@ -68,3 +74,87 @@ def test_a_folder_has_one_lock_and_a_removed_lock_is_none():
     os.close(first)
     assert try_lock(folder, create=True) is None
     os.close(second)
+
+
+STRANGER = 54_321
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
+
+
+@pytest.fixture
+def base():
+    """A folder of ours below /tmp."""
+    path = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+def folder(path, mode, uid=-1):
+    path.mkdir()
+    os.chown(path, uid, -1)
+    path.chmod(mode)
+
+
+def test_a_private_folder_is_made_once_and_found_again(base):
+    with pytest.raises(FileNotFoundError, match=f"{base}/new"):
+        check_private(base / "new")
+    check_private(base / "new", create=True)
+    assert (base / "new").stat().st_mode & 0o777 == 0o700
+    check_private(base / "new", create=True)
+    check_private(base / "new")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: folder(path, 0o770), "has mode 0770, not 0700"),
+        (lambda path: path.symlink_to("."), "is a symbolic link"),
+        (os.mkfifo, "is not a directory"),
+        pytest.param(
+            lambda path: folder(path, 0o700, STRANGER), f"belongs to uid {STRANGER}", marks=needs_root
+        ),
+    ],
+    ids=["open to a group", "link", "fifo", "another user's"],
+)
+def test_what_is_not_a_private_folder_is_refused(base, make, words):
+    make(base / "there")
+    for how in ({}, {"create": True}):
+        with pytest.raises(NotPrivateError, match=rf"^{base}/there {words}"):
+            check_private(base / "there", **how)
+
+
+MOUNT = 'mount -t tmpfs -o size=64k,mode=700 tmpfs "$OVERLAPTOP_DIR"'
+FILL = 'cat /dev/zero > "$OVERLAPTOP_DIR/fill" 2>/dev/null'
+LOCK = 'mount -o remount,ro "$OVERLAPTOP_DIR"'
+
+
+@functools.cache
+def why_no_mounts():
+    """Why this machine lets us mount nothing; empty: it does."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        return "mounting a file system of its own needs root and unshare"
+    tried = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True
+    )
+    return tried.stderr.strip()
+
+
+@pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())
+def test_unwritable_directory_is_named_in_log_and_list(tmp_path):
+    sockets = tmp_path / "s"
+    sockets.mkdir()
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nprint('trained')\n")
+    python = f"'{sys.executable}' -m overlaptop"
+    full = f"{FILL}; {python}.agent {script}; echo $?; {python} --list"
+    shell = f"{MOUNT} && {{ {full}; {LOCK}; {python} --list; }}"
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9", "OVERLAPTOP_DIR": str(sockets)}
+    command = ["unshare", "-m", "sh", "-c", shell]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **place}, timeout=60)
+    assert done.stdout == "trained\n0\n"
+    log, *listed = done.stderr.splitlines()
+    why = f"cannot write to {sockets}: No space left on device; make room, or set OVERLAPTOP_DIR"
+    assert log.startswith(f"overlaptop: no dashboard can see this rank: {why}")
+    for line, fault in zip(listed, ("is full", "can only be read"), strict=True):
+        assert line.startswith(f"overlaptop: {sockets} {fault}, so no job that starts now can be seen: ")
+        assert "OVERLAPTOP_DIR" in line

@@ -59,7 +59,7 @@ class SlowReader(HubReader):
         self.sent.append(message)
 
 
-@pytest.mark.parametrize("free", [0, 1, 3, 6, 20])
+@pytest.mark.parametrize("free", [0, 6, 20])
 def test_too_few_descriptors_are_an_oserror(free):
     run = subprocess.run([sys.executable, "-c", OPENS, str(free)], stdout=subprocess.PIPE, text=True)
     assert (run.returncode, run.stdout) == (0, "Too many open files\n" if free < 20 else "opened\n")
@@ -74,17 +74,6 @@ def test_send_says_when_a_message_is_dropped():
     reader.accepted = Join | Found
     reader.send_due(0.0)
     assert [message.rule for message in reader.sent if isinstance(message, Found)] == kept
-
-
-def test_grant_that_was_not_sent_is_sent_later():
-    reader = SlowReader(Credit(lambda: 0.0), Join)
-    reader.send_due(0.0)
-    reader.take([encode(status())], 0)
-    reader.accepted = ()
-    reader.send_due(1.0)
-    reader.accepted = Join
-    reader.send_due(1.0)
-    assert reader.sent[-1].received_bytes == len(encode(status()))
 
 
 def test_granted_frames_arrive_while_nobody_polls(socket_dir):

@@ -42,13 +42,6 @@ def test_interrupted_hang_is_told():
         assert of_last(last_end.read(), 200).endswith(f"ago: interrupted ({words}")
 
 
-def test_failure_before_the_stop_is_told():
-    ends = tuple(RankEnd(rank, 200 + rank, clean=False, exit_code=-9 - 6 * rank) for rank in (0, 1))
-    last_end.write(LastEnd("train.py", 201, ends, "job-1"))
-    last_end.note_stop("job-1", 201)
-    assert "rank 0 killed by SIGKILL" in of_last(last_end.read(), 201)
-
-
 def test_a_note_that_is_no_utf8_is_none_and_replaced():
     written(0)
     (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ends":[]}')

@@ -8,23 +8,20 @@ import time
 from overlaptop.relay.relay import Relay
 from overlaptop.remote.attempt import RelayStream
 from overlaptop.wire.codec import decode, encode, frame
-from overlaptop.wire.relaying import RelayBytes, RelayJobs, RelayOpen
+from overlaptop.wire.joining import RelayBytes, RelayJobs, RelayOpen
 from overlaptop.wire.schema import Message
 from tests.hubs import Receiver
 from tests.processes import PATIENCE_S
 
 
 class RelayClient(Receiver):
-    """Speaks over two descriptors, which it closes."""
-
     def __init__(self, reads: int, writes: int) -> None:
         super().__init__()
         self.reads, self.writes = reads, writes
         os.set_blocking(reads, False)
         self.over = False
-        """The relay has closed its end."""
         self.wanted: RelayOpen | None = RelayOpen(0, "")
-        """What it says every fifth of a second; None: it is silent."""
+        """Said every fifth of a second. None: it is silent."""
         self._said_s = 0.0
         self._stream = RelayStream()
 
@@ -48,12 +45,10 @@ class RelayClient(Receiver):
         self.messages += map(decode, self._stream.feed(data))
 
     def open(self, connection: int, job: str) -> None:
-        """Ask for a connection to the hub of this job."""
         self.receive(RelayJobs)
         self.wanted, self._said_s = RelayOpen(connection, job), 0.0
 
     def bytes_of(self, connection: int) -> bytes:
-        """All that has come over it."""
         return b"".join(each.data for each in self.of(RelayBytes) if each.connection == connection)
 
     def until_over(self) -> None:
@@ -74,7 +69,6 @@ class RelayThread:
         self.relay = Relay(reads, writes, version="1.0", **options)
         self.client = RelayClient(client_reads, client_writes)
         self.why: str | None = None
-        """Why it ended."""
         self._descriptors = (reads, writes)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

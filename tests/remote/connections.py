@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 
 def fake_relay(behaviour: str) -> Target:
-    """The target that is one of fake_relays.py."""
     return Target.via(shlex.join([sys.executable, str(FAKE_RELAYS), behaviour]))
 
 
@@ -43,17 +42,14 @@ class Connections:
         return connection
 
     def up(self, behaviour: str, **options: Any) -> RemoteHost:
-        """A connection with a relay."""
         connection = self(behaviour, **options)
         self.until(connection, lambda: connection.ready)
         return connection
 
     def lost(self, behaviour: str | Target) -> RemoteHost:
-        """A connection whose first try has come to nothing, or to little."""
         return self.until_down(self(behaviour))
 
     def lose(self, connection: RemoteHost) -> None:
-        """Kills its process."""
         os.kill(connection.processes[0].pid, signal.SIGKILL)
         self.until_down(connection)
 
@@ -62,23 +58,15 @@ class Connections:
         return connection
 
     def until(self, connection: RemoteHost, probe: Callable[[], T]) -> T:
-        """Polls the connection until this is so."""
-
-        def look() -> T:
-            connection.maintain()
-            return probe()
-
-        return eventually(look)
+        return eventually(lambda: connection.maintain() or probe())
 
     def wait(self, connection: RemoteHost, seconds: float) -> None:
-        """Moves the clock on by steps of half a second, whether the relay answers or not."""
         for _ in range(round(seconds * 2)):
             self.now_s += 0.5
             connection.maintain()
             time.sleep(0.002)
 
     def wait_for_answers(self, connection: RemoteHost, seconds: int) -> None:
-        """Moves the clock on by steps of a second, each of which the other side is asked and answers in."""
         for _ in range(seconds):
             self.now_s += 1.0
             connection.maintain()

@@ -11,8 +11,8 @@ import time
 from msgspec.structs import replace
 
 from overlaptop.wire.codec import WireError, encode, frame
+from overlaptop.wire.joining import MAGIC, RelayClosed, RelayJobs, RemoteJob
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayClosed, RelayJobs, RemoteJob
 from overlaptop.wire.schema import Message
 
 STARTED_NS = 1_700_000_000_000_000_000
@@ -108,13 +108,6 @@ def chatty() -> None:
         write(b"y\n" * 1000)
 
 
-def deaf() -> None:
-    begin()
-    while True:
-        send(JOBS)
-        time.sleep(0.01)
-
-
 def rubbish() -> None:
     begin()
     write(frame(b"\x93\x01\x02\x03") + frame(b"") + frame(b"\xff" * 40))
@@ -126,15 +119,12 @@ BEHAVIOURS = {
     "plain": plain,
     "root": lambda: plain(replace(JOBS, jobs=(replace(JOB, is_root=True),))),
     "older": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION - 1)),
-    "newer": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION + 1)),
     "mute": lambda: silent_after(b""),
     "frozen": lambda: silent_after(OPENING),
     "huge": lambda: silent_after(OPENING + b"\xff\xff\xff\xff"),
-    "unknown": lambda: silent_after(MAGIC + frame(b"\x91\xcc\xc8")),
     "rude": lambda: silent_after(MAGIC + frame(encode(RelayClosed(0, True, False)))),
     **{
-        each.__name__: each
-        for each in (banner, waiting, failing, stubborn, dies, leaving, chatty, deaf, rubbish)
+        each.__name__: each for each in (banner, waiting, failing, stubborn, dies, leaving, chatty, rubbish)
     },
 }
 

@@ -15,7 +15,6 @@ from overlaptop.launch.supervisor import descendants
 from tests.processes import eventually
 from tests.warm import hold_port
 
-NODES = ("host-a", "host-b")
 PATIENCE_S = 60.0
 
 
@@ -41,7 +40,6 @@ class Sshd:
     """An OpenSSH server with a host key of its own."""
 
     def __init__(self, folder: Path, client_key: Path, jobs_dir: Path | None) -> None:
-        """``jobs_dir``: the socket directory of those who come in through it; None: one of its own."""
         self.folder, self.jobs_dir, self.home = folder, jobs_dir or folder / "jobs", folder / "home"
         self.home.mkdir(parents=True)
         self.jobs_dir.mkdir(mode=0o700, exist_ok=jobs_dir is not None)
@@ -62,7 +60,6 @@ class Sshd:
         eventually((folder / "pid").exists, PATIENCE_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal it and all its sessions: SIGSTOP freezes every connection to it."""
         for pid in (self._process.pid, *descendants(self._process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -74,30 +71,24 @@ class Sshd:
 
 
 class Lab:
-    """Two hosts for the ssh at `ssh`, for $OVERLAPTOP_SSH."""
+    """Hosts for the ssh at `ssh`, for $OVERLAPTOP_SSH."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ot-lab-"))
-        """Short: the names of sockets lie below it."""
         self.ssh = self.folder / "ssh"
         self.ssh.write_text(f'#!/bin/sh\nexec ssh -F {self.folder}/ssh_config "$@"\n')
         self.ssh.chmod(0o755)
         self.key = make_key(self.folder / "key")
         self.servers: dict[str, Sshd] = {}
-        """By the name in the ssh's configuration."""
-        for name in NODES:
-            self.add_server(name)
 
     def add_server(self, name: str, jobs_dir: Path | None = None) -> Sshd:
-        """One more host, which ssh knows by the name. ``jobs_dir``: as in Sshd."""
         self.servers[name] = server = Sshd(self.folder / name, self.key, jobs_dir)
         self.configure(name, server)
         return server
 
-    def configure(self, name: str, server: Sshd, *, key: Path | None = None, known_by: str = "") -> None:
-        """Have ssh know the server by this name. ``known_by``: in known_hosts; the true line if empty."""
+    def configure(self, name: str, server: Sshd, *, key: Path | None = None) -> None:
         known = self.folder / f"known-{name}"
-        known.write_text(known_by or f"{name} {public_part(server.key)}\n")
+        known.write_text(f"{name} {server.key.with_name('host_key.pub').read_text()}")
         lines = (
             f"Host {name}", "HostName 127.0.0.1", f"Port {server.port}", f"HostKeyAlias {name}",
             f"User {getpass.getuser()}", f"IdentityFile {key or self.key}", f"UserKnownHostsFile {known}",
@@ -117,11 +108,6 @@ class Lab:
 
 
 def make_key(path: Path) -> Path:
-    """A key pair; the private one is at this path."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "overlaptop", "-f", str(path)]
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
     return path
-
-
-def public_part(key: Path) -> str:
-    return key.with_name(f"{key.name}.pub").read_text().strip()

@@ -31,8 +31,6 @@ while True:
 class NodeJob(WarmRanks):
     """Its ranks are forked from the process that has torch."""
 
-    module = "overlaptop.agent"
-
     def __init__(
         self, warm: Warm, folder: Path, nodes: Sequence[Path], *options: str, **variables: str
     ) -> None:
@@ -41,14 +39,13 @@ class NodeJob(WarmRanks):
         self.nodes, self.log = nodes, folder / "log"
         script = folder / "train.py"
         script.write_text(TRAINING)
-        words = ["-m", self.module, "--control", *options, str(script)]
-        own = [self.variables_of(rank) | variables for rank in range(len(nodes))]
+        words = ["-m", "overlaptop.agent", "--control", *options, str(script)]
+        alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} if len(nodes) > 1 else {}
+        own = [
+            {"OVERLAPTOP_DIR": str(node), "CUDA_VISIBLE_DEVICES": ""} | alone | variables for node in nodes
+        ]
         with self.log.open("a") as log:
             super().__init__(warm, words, len(nodes) if len(nodes) > 1 else 0, folder, log, log, own)
-
-    def variables_of(self, rank: int) -> dict[str, str]:
-        own = {"OVERLAPTOP_DIR": str(self.nodes[rank]), "CUDA_VISIBLE_DEVICES": ""}
-        return own | ({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} if len(self.nodes) > 1 else {})
 
     def record(self, node: int = 0) -> JobRecord:
         """Of the newest job on this node."""

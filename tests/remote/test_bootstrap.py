@@ -98,15 +98,12 @@ def test_newest_job_s_interpreter_is_used_despite_broken_records(shell, socket_d
     write("new", 30, python=str(python), import_path=("/a b", "/c"))
     write("gone", 20, python="/nowhere/python")
     write("relative", 15, python="sh")
-    (socket_dir / "empty").mkdir()
     (socket_dir / "broken").mkdir()
     (socket_dir / "broken" / "job.json").write_bytes(b"\xff\x00{]\n" * 100)
     done = run(shell, written="frames")
     assert done.notes == [("here", ""), ("start", str(python))]
     assert done.last == f"{python}|-P -m overlaptop relay --stdio|/a b:/c|{socket_dir}|frames"
     assert done.errors == ""
-    write("no-folders", 10, python=str(python))
-    assert run(shell, PYTHONPATH="/mine").last.split("|")[2] == "/mine"
 
 
 def test_an_interpreter_with_any_name_is_found(shell, socket_dir, tmp_path):
@@ -121,17 +118,13 @@ def test_an_interpreter_with_any_name_is_found(shell, socket_dir, tmp_path):
 def test_the_users_interpreter_comes_before_the_jobs(shell, socket_dir, python):
     write("job-1", 0, python="/bin/true")
     assert run(shell, python=str(python)).notes[-1] == ("start", str(python))
-    home = run(shell, python=f"~/{python.name}", HOME=str(python.parent))
-    assert home.last.startswith(f"{python}|-P")
     missing = run(shell, python="/nowhere/python")
     assert missing.notes[-1] == ("fail", "there is no /nowhere/python to be run: look at --python")
     assert missing.status == 1
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_without_a_job_each_line_makes_it_look_again(shell, socket_dir, exists):
-    if not exists:
-        socket_dir.rmdir()
+def test_without_a_job_each_line_makes_it_look_again(shell, socket_dir):
+    socket_dir.rmdir()
     done = run(shell, written="\n\n")
     assert [kind for kind, _ in done.notes] == ["here", "wait", "wait", "wait"]
     assert done.notes[1][1].startswith(f"no job in {socket_dir}")
@@ -152,13 +145,6 @@ def test_later_job_is_found_and_no_byte_of_its_frames_is_lost(shell, socket_dir,
     assert rest.splitlines()[-1].endswith("|frames, and not one newline before them")
 
 
-def test_an_overlaptop_on_the_path_is_used_where_there_is_no_job(shell, socket_dir, tmp_path):
-    python3 = executable(tmp_path / "bin" / "python3", '[ "$2" = -c ] || echo "$*"')
-    done = run(shell, PATH=f"{python3.parent}:/usr/bin:/bin")
-    assert done.notes == [("here", ""), ("start", "python3")]
-    assert done.last == "-P -m overlaptop relay --stdio"
-
-
 @pytest.mark.parametrize("python", ["", sys.executable], ids=["the one on the PATH", "named"])
 def test_nothing_is_imported_from_the_login_directory(socket_dir, tmp_path, monkeypatch, python):
     (tmp_path / "overlaptop").mkdir()
@@ -174,11 +160,6 @@ def make_link(path):
     path.symlink_to(path.rename(path.with_name("target")))
 
 
-def make_file(path):
-    shutil.rmtree(path)
-    path.write_text("")
-
-
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -187,24 +168,21 @@ def make_file(path):
             "has mode drwxr-x---, others can get in: run chmod 700 there, or use --remote-dir",
         ),
         (make_link, "is a symbolic link: remove it, or name another directory with --remote-dir"),
-        (make_file, "cannot be used as the socket directory: name another with --remote-dir"),
         pytest.param(
             lambda path: os.chown(path, 54_321, -1),
             "belongs to uid 54321, not to you: name another with --remote-dir",
             marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
         ),
     ],
-    ids=["open", "link", "file", "another user's"],
+    ids=["open", "link", "another user's"],
 )
 def test_nothing_runs_from_a_directory_that_others_may_have_made(shell, socket_dir, python, spoil, why):
     write("job-1", 0, python=str(python))
     socket_dir.chmod(0o3700)  # bits that its parent may give on do no harm
     assert run(shell).notes[-1] == ("start", str(python))
     spoil(socket_dir)
-    for named in ("", "python3"):
-        done = run(shell, python=named, written="\n")
-        assert done.notes == [("here", ""), ("fail", f"{socket_dir} {why}")]
-        assert done.status == 1
+    done = run(shell, written="\n")
+    assert (done.status, done.notes) == (1, [("here", ""), ("fail", f"{socket_dir} {why}")])
 
 
 def test_directory_is_the_named_one_or_the_host_s_default(shell, tmp_path):

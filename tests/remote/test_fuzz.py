@@ -66,7 +66,6 @@ def begun():
 
 
 def has_kept_its_head(client):
-    """What is said can go to any terminal, and what is kept has bounds."""
     page = client.words()
     assert all(line.isprintable() for line in page.split("\n"))
     assert client.host.reason.isprintable()

@@ -1,7 +1,6 @@
 """Many connections at once, and the user at the terminal. A fake ssh acts by the name of the host."""
 
 import os
-import select
 import sys
 from contextlib import ExitStack
 
@@ -10,9 +9,8 @@ import pytest
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
-from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.commands.running import Terminal
-from tests.processes import PATIENCE_S, eventually, runs
+from tests.processes import eventually, runs
 from tests.remote.connections import FAKE_RELAYS
 from tests.remote.fake_relays import JOBS
 
@@ -72,18 +70,16 @@ def pool_of():
 
 
 def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of):
-    pool, reported = pool_of("plain-a", "refused-b", "waiting-c", "failing-d", "older-e")
+    pool, reported = pool_of("plain-a", "refused-b", "waiting-c", "failing-d")
     pool.connect(interactive=False)
     assert sorted(reported) == [
         "failing-d: /tmp/x belongs to uid 7, not to you",
-        f"older-e: overlaptop 1.2.3 there speaks protocol {PROTOCOL_VERSION - 1}, this one "
-        f"{PROTOCOL_VERSION}: that one is older, update it",
         f"plain-a: connected (overlaptop {JOBS.version} on {JOBS.host})",
         "refused-b: the host refuses port 22: no sshd runs there, or it listens on another port",
         "waiting-c: reached; no job in /tmp/x",
     ]
     states = [connection.state.value for connection in pool.hosts]
-    assert states == ["up", "down", "up", "down", "down"]
+    assert states == ["up", "down", "up", "down"]
     assert pool.hosts[0].jobs == JOBS
 
 
@@ -126,20 +122,6 @@ def test_a_closed_pool_leaves_nothing(pool_of):
     assert len(pids) == 3
     pool.close()
     eventually(lambda: not any(map(runs, pids)))
-    with pytest.raises((ValueError, AttributeError)):
-        pool.fileno()
-
-
-def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of):
-    pool, _ = pool_of("plain-a", "plain-b", "dies-c")
-    looked = pool.fileno()
-    pool.connect(interactive=False)
-    assert pool.fileno() == looked
-    for connection in pool.hosts[:2]:
-        connection.send(connection.tunnel.wanted)  # is answered
-    assert select.select([looked], [], [], PATIENCE_S)[0]
-    # Nothing is left to be read: an event loop would not turn in vain.
-    eventually(lambda: pool.receive() or not select.select([looked], [], [], 0)[0])
 
 
 def test_hosts_that_would_ask_are_retried_one_by_one():
@@ -169,15 +151,3 @@ def test_an_interrupt_at_the_password_leaves_nothing(traces):
         assert terminal.wait() == 130
         assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
-
-
-def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch):
-    def none(*_):
-        raise OSError("No such device or address")
-
-    pool, reported = pool_of("locked-a")
-    with monkeypatch.context() as patch:
-        patch.setattr("overlaptop.remote.pool.os.open", none)
-        pool.connect(interactive=True)
-    assert len(reported) == 1
-    assert pool.hosts[0].needs_terminal

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlaptop.remote import failures
+from overlaptop.remote.failures import PERSON, RETRY, TERMINAL
 from overlaptop.remote.targets import MAX_TARGETS, Target, named
 
 WORDS = ("sh", "-c", "echo $1", "name", "", "/a b")
@@ -22,10 +24,8 @@ def argv(word):
     [
         ("gpu-a", ["--", "gpu-a"]),
         ("me@gpu-a.example.org", ["--", "me@gpu-a.example.org"]),
-        ("::1", ["--", "::1"]),
         ("me@fe80::1%eth0", ["--", "me@fe80::1%eth0"]),
         (r"CORP\me@gpu-a", ["--", r"CORP\me@gpu-a"]),
-        ("ssh://gpu-a", ["--", "gpu-a"]),
         ("ssh://me@gpu-a:2222", ["-p", "2222", "--", "me@gpu-a"]),
         ("ssh://me@[::1]:22/", ["-p", "22", "--", "me@::1"]),
     ],
@@ -51,7 +51,6 @@ def test_real_ssh_takes_the_options(tmp_path):
     [
         ("docker://trainer", ["docker", "exec", "-i", "trainer", *WORDS]),
         ("kubectl://pod-0", ["kubectl", "exec", "-i", "pod-0", "--", *WORDS]),
-        ("kubectl://ml/pod-0", ["kubectl", "exec", "-i", "-n", "ml", "pod-0", "--", *WORDS]),
         (
             "kubectl://ml/pod-0/main",
             ["kubectl", "exec", "-i", "-n", "ml", "pod-0", "-c", "main", "--", *WORDS],
@@ -74,22 +73,16 @@ def test_other_targets_use_their_own_command_or_a_prefix(word, command):
     ("word", "why"),
     [
         ("-oProxyCommand=touch /tmp/x", "begins with a dash"),
-        ("ssh://-oProxyCommand=x", "write ssh://"),
         ("ssh://me@-x", "write ssh://"),
         ("me@-x", "names no host"),
         ("docker://-x", "write docker://CONTAINER"),
         ("kubectl://a/b/c/d", "write kubectl://"),
-        ("kubectl://a/", "write kubectl://"),
-        ("srun://job", "write srun://"),
         ("srun://1/-w", "write srun://"),
         ("local://here", "write local://"),
         ("http://gpu-a", "there is no http://"),
         ("gpu-a:2222", "ssh://gpu-a:2222"),
-        ("ssh://gpu-a:0", "write ssh://"),
         ("ssh://gpu-a:99999", "write ssh://"),
         ("gpu-a;reboot", "names no host"),
-        ("$(reboot)", "names no host"),
-        ("gpu a", "names no host"),
         ("", "names no host"),
         ("a\x1b[2J", "names no host"),
         ("x" * 600, "names no host"),
@@ -163,3 +156,38 @@ def test_a_slurm_job_names_its_nodes(monkeypatch, tmp_path):
     program("squeue", "echo 'n[01-02]'")
     program("scontrol", '[ "$*" = "show hostnames n[01-02]" ] && echo n01 && echo n02')
     assert [target.name for target in named(["slurm:77"])] == ["srun://77/n01", "srun://77/n02"]
+
+
+CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
+UNKNOWN = "Host key verification failed."
+
+
+# What was written, what may help, a part of the reason.
+@pytest.mark.parametrize(("kind", "written", "remedy", "reason"), [
+    ("ssh", UNKNOWN, TERMINAL, "its host key is not known here: connect once with ssh gpu-a and confirm"),
+    ("ssh", CHANGED + UNKNOWN, PERSON, "if that is as it should be, ssh-keygen -R gpu-a"),
+    ("ssh", "me@gpu-a: Permission denied (publickey,password).", TERMINAL,
+     "permission denied (publickey,password): ssh-add the key, or put it there with ssh-copy-id gpu-a"),
+    ("ssh", "@ WARNING: UNPROTECTED PRIVATE KEY FILE!\nPermission denied (publickey).", TERMINAL,
+     "others can read the private key, so ssh does not use it: chmod 600 the key"),
+    ("ssh", "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures", TERMINAL,
+     "IdentitiesOnly"),
+    ("ssh", "ssh: Could not resolve hostname gpu-a: Name or service not known", RETRY,
+     "no address is known for gpu-a: look at its spelling, the VPN, or ~/.ssh/config"),
+    ("ssh", "ssh: connect to host gpu-a port 2222: Connection refused", RETRY, "refuses port 2222"),
+    ("ssh", "ssh: connect to host gpu-a port 22: No route to host", RETRY, "not answer (No route to host)"),
+    ("ssh", "kex_exchange_identification: read: Connection reset by peer", RETRY, "before a login"),
+    ("ssh", "hello\n/home/me/.ssh/config: line 3: Bad configuration option: foo\r\n"
+     "/home/me/.ssh/config: terminating, 1 bad configuration options", PERSON,
+     "ssh does not start: /home/me/.ssh/config: line 3: Bad configuration option: foo"),
+    ("via", "hello\nsudo: a password is required\n", TERMINAL, "sudo asks for a password"),
+    ("docker", "hello\n/opt/venv/bin/python: No module named overlaptop.__main__\n", RETRY,
+     "/opt/venv/bin/python there has no overlaptop: pip install it there, or name another one with"),
+    ("ssh", "\x1b[2Jsomething\nnew\x07", RETRY, "it ended with status 255: new?"),
+    ("ssh", "", RETRY, "it ended with status 255"),
+])  # fmt: skip
+def test_what_was_written_becomes_one_line_with_a_remedy(kind, written, remedy, reason):
+    failure = failures.of_ending(kind, "gpu-a", 255, written, "")
+    assert reason in failure.reason
+    assert (failure.lasting, failure.needs_terminal) == (remedy != RETRY, remedy == TERMINAL)
+    assert failure.reason.isprintable()

@@ -9,7 +9,6 @@ from typing import Self
 
 from overlaptop.commands.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
-from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import NodeView, Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.pool import ConnectionPool
@@ -22,15 +21,13 @@ _TICK_S = 0.05
 class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
-    def __init__(self, *words: str, key: str | None = None) -> None:
+    def __init__(self, *words: str) -> None:
         hosts = Hosts(targets.named(words))
         self.reported: list[str] = []
-        """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
         self.hosts = {each.name: each for each in self.pool.hosts}
-        self.session = HostsSession(self.pool, JobSelector(key=key))
+        self.session = HostsSession(self.pool)
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
-        """Of each rank all steps, in order of arrival, each as often as it came."""
         self.snapshot = self.session.tick()
 
     def connect(self) -> Self:
@@ -39,7 +36,6 @@ class Watching:
         return self
 
     def tick(self) -> Snapshot:
-        """Looks once."""
         self.snapshot = self.session.tick()
         for step in self.snapshot.fresh:
             self.seen[step.rank].append(step)
@@ -49,7 +45,7 @@ class Watching:
         """Looks until the probe holds; the snapshot in which it does."""
         deadline_s = time.monotonic() + patience_s
         while not probe(self.tick()):
-            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self._describe()}"
+            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}: {self.snapshot.nodes}"
             self.session.pause(_TICK_S)
         return self.snapshot
 
@@ -67,17 +63,10 @@ class Watching:
         return self.until(done)
 
     def of(self, rank: int) -> list[int]:
-        """The numbers of the steps of a rank that came."""
         return [step.step for step in self.seen[rank]]
 
     def node(self, name: str) -> NodeView:
-        """As of the last look."""
         return next(node for node in self.snapshot.nodes if node.name == name)
-
-    def _describe(self) -> str:
-        steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
-        hosts = [(node.name, node.hub_state, node.note) for node in self.snapshot.nodes]
-        return f"{self.snapshot.hub_state} {self.snapshot.hub_note!r}, {hosts}, newest steps {steps}"
 
     def __enter__(self) -> Self:
         return self

@@ -25,11 +25,9 @@ from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.gathering import GatheredHub, GatheredHubs
-from overlaptop.wire.joining import Pong
+from overlaptop.wire.joining import MAGIC, GatheredHub, GatheredHubs, Pong
 from overlaptop.wire.messages import Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC
 from overlaptop.wire.schema import Message
 from tests.remote import fake_relays
 from tests.remote.fake_relays import JOBS
@@ -74,7 +72,7 @@ class FakeProcess:
         return True
 
     def check_sent(self) -> None:
-        """Whatever came: the client has said a line for each note, and from then on messages."""
+        """The client has said a line for each note, and from then on messages."""
         if self._frames is None and (said := self.sent.lstrip(b"\n")):
             self.sent, self._frames = said, FrameReader()
         if self._frames is not None:
@@ -120,9 +118,7 @@ class FakeHubSocket:
         return [each for each in messages if not isinstance(each, Pong | GatheredHubs)]
 
     def join(self, *_: object) -> mock.Mock:
-        reader = mock.Mock(dropped=0)
-        reader.poll.return_value = []
-        return reader
+        return mock.Mock(dropped=0, poll=list)
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None: ...
 
@@ -146,7 +142,7 @@ class WholeClient:
         self.snapshot: Snapshot = self.session.tick()
 
     def receive(self, data: bytes, *, passed_s: float = 0.02) -> Snapshot:
-        """Let these bytes come from the relay, and so much time pass; they are looked at once read."""
+        """Let these bytes come from the relay, and so much time pass."""
         self.now_s += passed_s
         for process in self.host.processes:
             process.coming += data  # type: ignore[attr-defined] # a FakeProcess
