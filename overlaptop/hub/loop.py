@@ -249,7 +249,7 @@ class Hub:
         if self._ranks.numbers:
             return None
         options = self._options
-        if not self._ranks.ever_connected:
+        if not self._ranks.seen:
             return self._idle_since_s + options.wait_s
         lingers = self._ranks.exiting or self._dashboards.has_hubs  # their last messages come through here
         return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if lingers else 1)
@@ -261,7 +261,7 @@ class Hub:
         if now_s >= deadline_s:
             return True
         # If no rank has come, none will after the starter's death. After a job, the hub lingers.
-        return not self._ranks.ever_connected and not self._record.starter_alive
+        return not self._ranks.seen and not self._record.starter_alive
 
     def _owns_folder(self) -> bool:
         try:

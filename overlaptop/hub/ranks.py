@@ -120,12 +120,13 @@ class RankServer:
         self._commands = commands
         self._on_message = deliver
         self._clock_s = clock_s
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
+        """Ranks that were ever connected."""
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
         self._refused: dict[tuple[int, int], float] = {}
         """Time of the first refusal, by rank and pid of the process. inf once it is reported."""
-        self._exiting: dict[int, int] = {}
+        self.exiting: dict[int, int] = {}
         """Pidfds of processes whose connection has ended, by pid."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
@@ -141,16 +142,8 @@ class RankServer:
         return tuple(info.pid for info in infos if info is not None)
 
     @property
-    def ever_connected(self) -> bool:
-        return bool(self._seen)
-
-    @property
     def ended(self) -> bool:
-        return self.ever_connected and not self._by_rank
-
-    @property
-    def exiting(self) -> bool:
-        return bool(self._exiting)
+        return bool(self.seen) and not self._by_rank
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -186,8 +179,6 @@ class RankServer:
     def close(self) -> None:
         for connection in self._connections:
             connection.close()
-        for descriptor in self._exiting.values():
-            os.close(descriptor)
         self._listener.close()
 
     def _on_listener(self, _events: int) -> None:
@@ -210,9 +201,7 @@ class RankServer:
     def _listen(self, connection: RankConnection, events: int) -> None:
         def on_event(ready: int) -> None:
             # An earlier event of the same round may have closed it.
-            if connection not in self._connections:
-                return
-            if ready & EVENT_WRITE:
+            if ready & EVENT_WRITE and connection in self._connections:
                 self._send(connection)
             if ready & EVENT_READ and connection in self._connections:
                 self._receive(connection)
@@ -281,7 +270,7 @@ class RankServer:
             raise WireError(f"{type(message).__name__} came before RankInfo")
         if message.job != self._job:
             raise WireError(f"this is the hub of job {self._job}")
-        if message.rank not in self._seen and len(self._seen) >= MAX_RANKS:
+        if message.rank not in self.seen and len(self.seen) >= MAX_RANKS:
             raise WireError("too many ranks")
         if (older := self._by_rank.get(message.rank)) is not None:
             if not (older.same_process(message, connection) or older.is_gone):
@@ -291,7 +280,7 @@ class RankServer:
         connection.info = message
         connection.open_pidfd()
         self._by_rank[message.rank] = connection
-        self._seen.add(message.rank)
+        self.seen.add(message.rank)
         self._send(connection)
         return True
 
@@ -342,15 +331,15 @@ class RankServer:
         """Send `end` again with the exit code once the process is over: anybody can read a zombie's."""
         if descriptor is None:
             return
-        if pid in self._exiting:
+        if pid in self.exiting:
             os.close(descriptor)
             return
-        self._exiting[pid] = descriptor
+        self.exiting[pid] = descriptor
 
         def on_exit(_events: int) -> None:
             code = exit_code(pid)
             self._selector.unregister(descriptor)
-            os.close(self._exiting.pop(pid))
+            os.close(self.exiting.pop(pid))
             if code is not None and end.rank not in self._by_rank:
                 told = replace(end, exit_code=code)
                 self._deliver(told, encode(told))

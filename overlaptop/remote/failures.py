@@ -62,6 +62,8 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
         r"|Connection (?:closed|reset) by \S+ port":
             "its sshd closed the connection before a login: too many are under way, "
             "or it does not let this machine in",
+        r"Timeout, server \S+ not responding":
+            "the connection was silent for too long",
     }),
     (("ssh", "via"), PERSON, {
         r"(?m:^)(?P<line>.*(?:Bad owner or permissions on|Bad configuration option"

@@ -40,11 +40,9 @@ def assert_serves(rank, viewer, step):
 
 SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 JUNK = {
-    "bytes that are not msgpack": frame(b"\xc1\xc1"),
     "an empty frame": frame(b""),
     "a hub's message": frame(encode(Watch(detail=True))),
     "an oversize length": (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
-    "http": b"GET / HTTP/1.1\r\n\r\n",
     "a rank of another job": frame(encode(info(1, job="another"))),
 }
 

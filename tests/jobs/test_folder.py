@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.jobs.files import NotPrivateError, check_private, temporary_folder
+from overlaptop.jobs.files import NotPrivateError, check_private
 from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
@@ -29,24 +29,12 @@ def test_directory_is_private_and_not_made_by_looking(monkeypatch, socket_dir):
         base_dir()
 
 
-def test_default_directory_is_named_after_the_user(monkeypatch, socket_dir):
-    monkeypatch.delenv("OVERLAPTOP_DIR")
-    monkeypatch.setenv("TMPDIR", str(socket_dir))
-    temporary_folder.cache_clear()
-    assert base_dir() == socket_dir / f"overlaptop-{os.getuid()}"
-    temporary_folder.cache_clear()
-
-
-@pytest.mark.parametrize("use", [base_dir, lambda: base_dir(create=False), list_jobs, clean_stale])
+@pytest.mark.parametrize("use", [base_dir, list_jobs, clean_stale])
 def test_directory_that_is_not_private_is_refused(monkeypatch, socket_dir, use):
-    """test_private_folders.py has all that it may be."""
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "d"))
     (socket_dir / "d").mkdir(0o755)
-    with pytest.raises(JobFolderError, match=f"{socket_dir}/d has mode 0755, not 0700") as refusal:
+    with pytest.raises(JobFolderError, match=f"{socket_dir}/d has mode 0755, not 0700: .*; OVERLAPTOP_DIR"):
         use()
-    assert "\n" not in str(refusal.value)
-    (socket_dir / "d").chmod(0o700)
-    use()
 
 
 @pytest.mark.parametrize("key", ["", "..", "a/b", "/etc", "A", "a.b", "a" * 41, "a\n", "é"])

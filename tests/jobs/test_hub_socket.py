@@ -38,7 +38,7 @@ else:
 
 
 class SlowReader(HubReader):
-    """The connection to a hub that takes only the messages of one type."""
+    """The connection to a hub that takes only messages of some types."""
 
     def __init__(self, credit, accepted):
         super().__init__(credit, None)

@@ -3,9 +3,12 @@
 What travels inside is proved where a whole client is at the other end: tests/remote/test_host.py.
 """
 
+import contextlib
 import os
 import signal
 import socket
+import threading
+import time
 
 import msgpack
 import pytest
@@ -16,12 +19,85 @@ from msgspec.structs import replace
 from overlaptop.jobs.record import JobRecord, read_job
 from overlaptop.relay import relay as relay_module
 from overlaptop.relay.relay import Relay
-from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.joining import RelayBytes, RelayClosed, RelayJobs
+from overlaptop.remote.attempt import RelayStream
+from overlaptop.wire.codec import decode, encode, frame
+from overlaptop.wire.joining import RelayBytes, RelayClosed, RelayJobs, RelayOpen
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from tests.hubs import KEY, hubs, made_and_closed, make_rank, private_sockets
-from tests.relay.client import RelayThread
+from overlaptop.wire.schema import Message
+from tests.hubs import KEY, Receiver, hubs, made_and_closed, make_rank, private_sockets
+from tests.processes import PATIENCE_S
 from tests.wire.examples import messages, plain
+
+
+class RelayClient(Receiver):
+    def __init__(self, reads: int, writes: int) -> None:
+        super().__init__()
+        self.reads, self.writes = reads, writes
+        os.set_blocking(reads, False)
+        self.over = False
+        self.wanted: RelayOpen | None = RelayOpen(0, "")
+        """Said every fifth of a second. None: it is silent."""
+        self._said_s = 0.0
+        self._stream = RelayStream()
+
+    def send(self, *messages: Message) -> None:
+        self.write(b"".join(frame(encode(message)) for message in messages))
+
+    def write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self.writes, data) :]
+
+    def poll(self) -> None:
+        if self.wanted is not None and time.monotonic() - self._said_s > 0.2:
+            self._said_s = time.monotonic()
+            with contextlib.suppress(BrokenPipeError):
+                self.send(self.wanted)
+        try:
+            data = os.read(self.reads, 1 << 20)
+        except BlockingIOError:
+            return
+        self.over = not data
+        self.messages += map(decode, self._stream.feed(data))
+
+    def open(self, connection: int, job: str) -> None:
+        self.receive(RelayJobs)
+        self.wanted, self._said_s = RelayOpen(connection, job), 0.0
+
+    def bytes_of(self, connection: int) -> bytes:
+        return b"".join(each.data for each in self.of(RelayBytes) if each.connection == connection)
+
+    def until_over(self) -> None:
+        self.wanted = None
+        self.until(lambda: self.over)
+
+    def close(self) -> None:
+        os.close(self.reads)
+        os.close(self.writes)
+
+
+class RelayThread:
+    """A relay of this process, and its client."""
+
+    def __init__(self, **options: object) -> None:
+        reads, client_writes = os.pipe()
+        client_reads, writes = os.pipe()
+        self.relay = Relay(reads, writes, version="1.0", **options)
+        self.client = RelayClient(client_reads, client_writes)
+        self.why: str | None = None
+        self._descriptors = (reads, writes)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.why = self.relay.run()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        self.client.close()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
 
 __all__ = ["hubs", "make_rank", "private_sockets"]  # fixtures
 
@@ -46,18 +122,6 @@ def test_jobs_are_listed_first_and_on_each_change(hubs, make_relay):
     (job,) = client.receive(RelayJobs, lambda jobs: jobs.jobs).jobs
     assert JobRecord.of_remote(job) == replace(read_job(KEY), python="", import_path=())
     assert record.hub_pid == job.hub_pid
-
-
-def test_one_connection_at_a_time_is_carried_to_the_wanted_hub(hubs, make_relay):
-    for key in (KEY, "job-2"):
-        hubs.start(key=key)
-    client = make_relay().client
-    for connection, key in enumerate((KEY, "job-2", KEY), 1):
-        client.open(connection, key)
-        client.send(client.wanted)
-        client.send(*(RelayBytes(connection, part) for part in (GREETING[:5], GREETING[5:])))
-        client.until(lambda number=connection: client.bytes_of(number).startswith(GREETING))
-    assert client.of(RelayClosed) == []
 
 
 def test_client_is_told_why_a_hub_s_connection_closed(hubs, make_rank, make_relay):

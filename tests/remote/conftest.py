@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.remote.connections import Connections
-from tests.remote.hosts import Lab
 
 
 @pytest.fixture
@@ -14,11 +13,3 @@ def connections() -> Iterator[Connections]:
     made = Connections()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """Two hosts, which ssh reaches."""
-    with pytest.MonkeyPatch.context() as patch, Lab() as made:
-        patch.setenv("OVERLAPTOP_SSH", str(made.ssh))
-        yield made

@@ -1,17 +1,13 @@
 """A job of another host as JobSession sees it: over a real relay and hub, and a connection that is lost."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.remote.pool import ConnectionPool
-from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.joining import Pong
@@ -23,7 +19,6 @@ from overlaptop.wire.messages import (
     Notice,
     RankStalled,
     StackSamples,
-    StepTotals,
     Welcome,
 )
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -32,53 +27,28 @@ from tests.fleet.builders import info
 from tests.hubs import Receiver, hubs, made_and_closed, make_rank, private_sockets
 from tests.processes import eventually
 from tests.remote.fake_relays import STARTED_NS
+from tests.remote.watching import Watching
 from tests.remote.whole_client import JOB, whole_clients
 
 __all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
 
 
-class Watched:
-    """A session on this machine's jobs, by a relay at the end of a child process's pipes."""
-
-    def __init__(self, socket_dir, *prefix, **options):
-        target = Target.via(shlex.join(prefix)) if prefix else Target.parse("local://")
-        self.pool = ConnectionPool(
-            [target], lambda _: None, python=sys.executable, remote_dir=str(socket_dir), **options
-        )
-        self.pool.connect(interactive=False)
-        (self.host,) = self.pool.hosts
-        self.session = HostsSession(self.pool)
-        self.seen: list[StepTotals] = []
-
-    def tick(self):
-        snapshot = self.session.tick()
-        self.seen += snapshot.fresh
-        self.session.pause(0.01)
-        return snapshot
-
-    def until(self, probe):
-        return eventually(lambda: (snapshot := self.tick()) and probe(snapshot) and snapshot)
-
-    def until_step(self, step):
-        return self.until(
-            lambda snapshot: (
-                snapshot.hub_state is HubState.LIVE
-                and any(view.last is not None and view.last.step == step for view in snapshot.ranks)
-            )
-        )
-
-    def kill_child(self):
-        os.kill(self.host.processes[0].pid, signal.SIGKILL)
-        self.until(lambda _: not self.host.ready)
-
-    def close(self):
-        self.session.close()
-
-
 @pytest.fixture
 def watch(hubs, socket_dir):
-    yield from made_and_closed(lambda *words, **options: Watched(socket_dir, *words, **options))
+    """Watches this machine's jobs, by a relay at the end of a child process's pipes."""
+    options = {"python": sys.executable, "remote_dir": str(socket_dir)}
+    yield from made_and_closed(lambda **more: Watching("local://", **options, **more).connect())
+
+
+def until_step(watched, step):
+    """Until this step has come over a connection that is there."""
+    watched.until(
+        lambda now: (
+            now.hub_state is HubState.LIVE
+            and any(view.last is not None and view.last.step == step for view in now.ranks)
+        )
+    )
 
 
 def capture():
@@ -91,7 +61,7 @@ def test_steps_and_commands_survive_lost_connections(hubs, make_rank, watch):
     for rank in ranks:
         rank.send(rank.step(0), rank.step(1), KnobFacts(rank.rank, (KNOB,)))
     watched = watch()
-    watched.until_step(1)
+    until_step(watched, 1)
     assert watched.host.clock.offset_ns is not None
     assert watched.host.clock.residual_ns is not None
     assert abs(watched.host.clock.offset_ns) <= watched.host.clock.residual_ns + 1, "it is the same clock"
@@ -109,7 +79,8 @@ def test_steps_and_commands_survive_lost_connections(hubs, make_rank, watch):
     watched.until(lambda snapshot: [view.state for view in snapshot.commands] == [CHANGED])
 
     for number in range(3, 6):
-        watched.kill_child()
+        os.kill(watched.host.processes[0].pid, signal.SIGKILL)
+        watched.until(lambda _: not watched.host.ready)
         snapshot = watched.tick()
         assert (snapshot.hub_state, snapshot.ranks[0].node_lost) == (HubState.LOST, True)
         assert snapshot.ranks[0].last is not None
@@ -118,8 +89,8 @@ def test_steps_and_commands_survive_lost_connections(hubs, make_rank, watch):
         for rank in ranks:
             rank.send(rank.step(number))
         watched.session.retry()
-        watched.until_step(number)
-    assert sorted({step.step for step in watched.seen}) == list(range(6))
+        until_step(watched, number)
+    assert {*watched.of(0)} == {*range(6)}
     assert watched.session.send(capture()) == ""
     eventually(lambda: watched.tick() and (rank.listen() or rank.commands))
 
@@ -145,7 +116,7 @@ def test_read_only_connection_takes_no_commands(hubs, make_rank, watch):
     rank = make_rank().greet()
     rank.send(rank.step(1))
     watched = watch(readonly=True)
-    watched.until_step(1)
+    until_step(watched, 1)
     assert watched.host.readonly
     assert "is read-only" in watched.session.send(capture())
     # Whatever the client is made to believe, the hub takes none.

@@ -98,7 +98,6 @@ def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path):
     [
         ("root", ["root-1"]),
         ("plain", ["plain-1", "plain-2", "root-3"]),
-        ("dies", ["dies-1", "plain-2", "root-3"]),
     ],
 )
 def test_a_gathered_slurm_job_needs_one_srun(pool_of, monkeypatch, tmp_path, first, nodes):

@@ -177,6 +177,7 @@ UNKNOWN = "Host key verification failed."
     ("ssh", "ssh: connect to host gpu-a port 2222: Connection refused", RETRY, "refuses port 2222"),
     ("ssh", "ssh: connect to host gpu-a port 22: No route to host", RETRY, "not answer (No route to host)"),
     ("ssh", "kex_exchange_identification: read: Connection reset by peer", RETRY, "before a login"),
+    ("ssh", "Timeout, server gpu-a not responding.", RETRY, "the connection was silent for too long"),
     ("ssh", "hello\n/home/me/.ssh/config: line 3: Bad configuration option: foo\r\n"
      "/home/me/.ssh/config: terminating, 1 bad configuration options", PERSON,
      "ssh does not start: /home/me/.ssh/config: line 3: Bad configuration option: foo"),

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 from overlaptop.commands.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
@@ -21,11 +21,11 @@ _TICK_S = 0.05
 class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, **options: Any) -> None:
         hosts = Hosts(targets.named(words))
         self.reported: list[str] = []
-        self.pool = ConnectionPool(hosts.targets, self.reported.append)
-        self.hosts = {each.name: each for each in self.pool.hosts}
+        self.pool = ConnectionPool(hosts.targets, self.reported.append, **options)
+        self.host = self.pool.hosts[0]
         self.session = HostsSession(self.pool)
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
         self.snapshot = self.session.tick()
@@ -68,11 +68,14 @@ class Watching:
     def node(self, name: str) -> NodeView:
         return next(node for node in self.snapshot.nodes if node.name == name)
 
+    def close(self) -> None:
+        self.session.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.session.close()
+        self.close()
 
 
 def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:

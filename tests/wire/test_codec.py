@@ -103,16 +103,8 @@ def test_arbitrary_bytes_are_a_message_or_refused(data):
 def test_a_mutated_message_is_a_message_or_refused(message, data):
     mutated = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(mutated) - 1))
-        match data.draw(st.sampled_from(("flip", "cut", "insert", "end"))):
-            case "flip":
-                mutated[at] ^= data.draw(st.integers(1, 255))
-            case "cut" if len(mutated) > 1:
-                del mutated[at]
-            case "insert":
-                mutated.insert(at, data.draw(st.integers(0, 255)))
-            case "end" if at:
-                del mutated[at:]
+        at = data.draw(st.integers(0, len(mutated)))
+        mutated[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
     decodes_or_refuses(bytes(mutated))
 
 
@@ -129,12 +121,9 @@ def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
         (STEP, "step_ns", 0),
         (STEP, "rank", MAX_RANK + 1),
         (DETAIL, "comm_spans_ns", (0, 1) * 4097),
-        (DETAIL, "phases", (("sideways", 0, 1),)),
         (Notice(0, 1, "info", ""), "level", "info\n"),
-        (Notice(0, 1, "info", ""), "text", "x" * 4097),
         (COMMAND, "id", "../../etc/passwd"),
         (COMMAND, "id", "12345678\n"),
-        (COMMAND, "by", "x" * 201),
         (KNOBS, "knobs", (("a b", *KNOB_ROW[1:]),)),
         (STACKS, "lines", (("train.py:57 in collate", 1),) * 9),
         (SAMPLE, "dram_activity", math.nan),
