@@ -20,6 +20,7 @@ from overlaptop.hub.history import JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import FAR_HISTORY_BYTES, KEPT, Frame, ReaderQueue
+from overlaptop.jobs.hub_socket import make_socket
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, describe
@@ -33,9 +34,8 @@ _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close on
 _MAX_WINDOW_BYTES = 4 << 20
 _SEND_HIGH_WATER = 1024
 """Batches that ZeroMQ holds for a dashboard, beyond our queue. Grants bound their bytes, for each hub."""
-_RECEIVE_HIGH_WATER = 16
+_LIMITS = {"SNDHWM": _SEND_HIGH_WATER, "RCVHWM": 16, "MAXMSGSIZE": 1 << 16}
 _MAX_RECEIVED_AT_ONCE = 256
-_MAX_RECEIVED_BYTES = 1 << 16
 _LINGER_MS = 200
 _LATE_S = 2.0
 """A longer pause between two calls of `receive` means that this process was stopped."""
@@ -99,17 +99,8 @@ class DashboardServer:
         self._over_root_due_s = 0.0
 
     def _bind(self, path: Path) -> zmq.Socket[bytes]:
-        router = self._context.socket(zmq.ROUTER)
-        for option, value in (
-            (zmq.ROUTER_MANDATORY, 1),  # report full or departed dashboards as errors, not silently
-            (zmq.SNDHWM, _SEND_HIGH_WATER),
-            (zmq.RCVHWM, _RECEIVE_HIGH_WATER),
-            (zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES),
-            (zmq.HEARTBEAT_IVL, 2000),
-            (zmq.HEARTBEAT_TIMEOUT, 9000),
-            (zmq.LINGER, 0),
-        ):
-            router.setsockopt(option, value)
+        # Mandatory: full or departed dashboards are errors.
+        router = make_socket(self._context, zmq.ROUTER, ROUTER_MANDATORY=1, **_LIMITS)
         router.bind(f"ipc://{path}")
         return router
 

@@ -18,6 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.gather_key import GatherError, read_key
+from overlaptop.jobs.hub_socket import make_socket
 from overlaptop.wire.codec import MAX_BATCH_BYTES, WireError, decode, encode
 from overlaptop.wire.joining import (
     MAX_HUBS,
@@ -30,7 +31,6 @@ from overlaptop.wire.joining import (
 )
 from overlaptop.wire.protocol import READER_TIMEOUT_S
 
-_HIGH_WATER = 64
 _MAX_RECEIVED_AT_ONCE = 256
 _ZAP = "inproc://zeromq.zap.01"
 _ID_BYTES = 8
@@ -39,18 +39,7 @@ _FIRST_TRIPS = 4
 _GREET_S = 3.0
 _GOODBYE = [b""]
 """From a hub that ends, so that the root need not wait for it."""
-_OPTIONS = (
-    (zmq.LINGER, 0),
-    (zmq.SNDHWM, _HIGH_WATER),
-    (zmq.RCVHWM, _HIGH_WATER),
-    (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
-    (zmq.HEARTBEAT_IVL, 2000),
-    (zmq.HEARTBEAT_TIMEOUT, 9000),
-    (zmq.HANDSHAKE_IVL, 5000),
-    (zmq.CONNECT_TIMEOUT, 5000),
-    (zmq.RECONNECT_IVL, 200),
-    (zmq.RECONNECT_IVL_MAX, 5000),
-)
+_OPTIONS = {"SNDHWM": 64, "RCVHWM": 64, "MAXMSGSIZE": MAX_BATCH_BYTES, "HANDSHAKE_IVL": 5000}
 
 
 def _secret() -> tuple[bytes, bytes]:
@@ -71,15 +60,16 @@ class GatherRoot:
         self._context = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(_ZAP)  # before the port: without this socket libzmq admits everybody
-        self._router = _make_socket(self._context, zmq.ROUTER)
-        for option, value in (
-            (zmq.CURVE_SERVER, 1),
-            (zmq.ROUTER_MANDATORY, 1),
-            (zmq.ROUTER_HANDOVER, 1),  # a hub that replaces another has its id
-            (zmq.IPV6, int(":" in self.address)),
-        ):
-            self._router.setsockopt(option, value)
-        self._router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._router = make_socket(
+            self._context,
+            zmq.ROUTER,
+            CURVE_SERVER=1,
+            CURVE_SECRETKEY=secret,
+            ROUTER_MANDATORY=1,
+            ROUTER_HANDOVER=1,  # a hub that replaces another has its id
+            IPV6=int(":" in self.address),
+            **_OPTIONS,
+        )
         self._hubs: dict[bytes, tuple[GatheredHub, float]] = {}
         """Hub, and time when it expires, by node."""
         try:
@@ -157,12 +147,12 @@ class RootLink:
         self._pongs = 0
         self._greet_due_s = 0.0
         self._context = zmq.Context()
-        self.dealer = _make_socket(self._context, zmq.DEALER)
-        self.dealer.setsockopt(zmq.ROUTING_ID, _node_id(folder))
-        self.dealer.setsockopt(zmq.IPV6, int(":" in host))
-        self.dealer.setsockopt(zmq.CURVE_SERVERKEY, public)
-        self.dealer.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        self.dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        again = {"CONNECT_TIMEOUT": 5000, "RECONNECT_IVL": 200, "RECONNECT_IVL_MAX": 5000}
+        keys = {"CURVE_SERVERKEY": public, "CURVE_PUBLICKEY": public, "CURVE_SECRETKEY": secret}
+        own = {"ROUTING_ID": _node_id(folder), **keys}
+        self.dealer = make_socket(
+            self._context, zmq.DEALER, **_OPTIONS, **again, **own, IPV6=int(":" in host)
+        )
         self._breaks = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         try:
             self.dealer.connect(_endpoint(host, str(port)))
@@ -212,13 +202,6 @@ class RootLink:
         self._breaks.close(linger=0)
         self.dealer.close(linger=linger_ms)
         self._context.term()
-
-
-def _make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    made = context.socket(kind)
-    for option, value in _OPTIONS:
-        made.setsockopt(option, value)
-    return made
 
 
 def _endpoint(host: str, port: str) -> str:

@@ -191,21 +191,13 @@ class HubSocket(HubReader):
         self._readers: dict[bytes, GatheredReader] = {}
         self._readers_due_s = 0.0
         self._context = zmq.Context()
-        self._dealer = self._context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 0),
-            # Not IMMEDIATE: it loses a hub's last messages if the disconnect arrives together with them.
-            (zmq.SNDHWM, _SEND_HIGH_WATER),
-            # Grants are the limit. At one of its own, libzmq answers no heartbeats, so that the connection
-            # ends, and aborts the process once somebody reads again (_input_stopped).
-            (zmq.RCVHWM, 0),
-            (zmq.MAXMSGSIZE, MAX_BATCH_BYTES),
-            (zmq.HEARTBEAT_IVL, 2000),
-            (zmq.HEARTBEAT_TIMEOUT, 9000),
-            (zmq.RECONNECT_IVL, 100),
-            (zmq.RECONNECT_IVL_MAX, 2000),
-        ):
-            self._dealer.setsockopt(option, value)
+        # Grants are the limit, not RCVHWM: at its own, libzmq answers no heartbeats, so that the connection
+        # ends, and aborts the process once somebody reads again (_input_stopped). Not IMMEDIATE: it loses a
+        # hub's last messages if the disconnect arrives together with them.
+        limits = {"SNDHWM": _SEND_HIGH_WATER, "RCVHWM": 0, "MAXMSGSIZE": MAX_BATCH_BYTES}
+        self._dealer = make_socket(
+            self._context, zmq.DEALER, **limits, RECONNECT_IVL=100, RECONNECT_IVL_MAX=2000
+        )
         self._checked = True
         """Whether the newest connection, if any, is to a hub of this user."""
         self._refusal: TurnedAway | None = None
@@ -350,6 +342,16 @@ class GatheredReader(HubReader):
 
     def _put(self, payload: bytes) -> None:
         self._root.carry(self._node, payload)
+
+
+def make_socket(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, **options: int | bytes
+) -> "zmq.Socket[bytes]":
+    """Return a ZeroMQ socket with these options, and those of all connections between hubs and readers."""
+    made = context.socket(kind)
+    for name, value in ({"LINGER": 0, "HEARTBEAT_IVL": 2000, "HEARTBEAT_TIMEOUT": 9000} | options).items():
+        made.setsockopt(getattr(zmq, name), value)
+    return made
 
 
 def _check_descriptors() -> None:

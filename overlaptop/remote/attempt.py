@@ -66,36 +66,26 @@ class RelayStream:
         """
         found: list[StartNote | bytes] = []
         if not self.begun:
-            data = self._read_preamble(data, found)
+            self._line += data
+            start = 0
+            while not self.begun and (end := self._line.find(b"\n", start)) >= 0:
+                self._read_line(bytes(self._line[start:end]), found)
+                start = end + 1
+            data = bytes(self._line[start:])
+            self._line = bytearray(b"" if self.begun else data)
+            if self._preamble_bytes + len(self._line) > MAX_PREAMBLE_BYTES:
+                raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them nothing of a relay")
         if self.begun:
             self.frame_bytes += len(data)
             found += self._frames.feed(data)
         return found
 
-    def _read_preamble(self, data: bytes, found: list[StartNote | bytes]) -> bytes:
-        """Append its notes to `found`. Returns the bytes after MAGIC, if that has arrived."""
-        line = self._line
-        line += data
-        at = line.find(MAGIC)
-        self.begun = at >= 0
-        # MAGIC begins with the newline that ends the line before it, whatever that line is.
-        end = at + 1 if self.begun else line.rfind(b"\n") + 1
-        # If MAGIC may have begun, that newline must stay.
-        if not self.begun and end > 0 and MAGIC.startswith(line[end - 1 :]):
-            end -= 1
-        if end > 0:
-            for each in bytes(line[:end]).removesuffix(b"\n").split(b"\n"):
-                self._read_line(each, found)
-        if self.begun:
-            rest = bytes(line[at + len(MAGIC) :])
-            line.clear()
-            return rest
-        del line[:end]
-        if self._preamble_bytes + len(line) > MAX_PREAMBLE_BYTES:
-            raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them nothing of a relay")
-        return b""
-
     def _read_line(self, line: bytes, found: list[StartNote | bytes]) -> None:
+        # MAGIC begins with the newline that ends the line before it, whatever that line is.
+        self.begun = line == MAGIC.strip(b"\n")
+        if self.begun:
+            self._preamble_bytes = 0
+            return
         if note := _NOTE.fullmatch(line):
             kind, text = note.groups(b"")
             found.append(StartNote(kind.decode(), text.decode(errors="replace")))

@@ -50,14 +50,13 @@ class Connection:
         self,
         target: Target,
         command: tuple[str, ...],
+        selector: BaseSelector,
         *,
         may_start: Callable[[], bool] = lambda: True,
-        selector: BaseSelector | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command``: to run there (bootstrap.remote_command). ``may_start``: asked before an attempt.
-
-        ``selector``: receives the descriptors to read, with this object as data.
+        """``command``: to run there (bootstrap.remote_command). ``selector``: receives the descriptors to
+        read, with this object as data. ``may_start``: asked before an attempt.
         """
         self.target = target
         self.monotonic_s = monotonic_s
@@ -228,8 +227,6 @@ class Connection:
 
     def _watch(self) -> None:
         """Register the process's output with the selector while it should be read."""
-        if self.selector is None:
-            return
         attempt = self._attempt
         reads = attempt is not None and attempt.readable and not self.tunnel.is_full
         wanted = attempt.process.out_fd if attempt is not None and reads else None

@@ -13,7 +13,6 @@ from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S, Credit
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import Connection, ConnectionState
-from overlaptop.remote.targets import Target
 from overlaptop.text import printable
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
@@ -148,8 +147,7 @@ class RemoteHubConnection(RemoteReader):
 
     def disconnect(self) -> None:
         if self.reader is not None:
-            if self._host.selector is not None:
-                self._host.selector.unregister(self._descriptor)
+            self._host.selector.unregister(self._descriptor)
             super().disconnect()
             self._host.tunnel.leave()
 
@@ -163,9 +161,8 @@ class RemoteHubConnection(RemoteReader):
         path = self._host.tunnel.open(self.job)
         self.reader = HubSocket(path, credit=credit, on_pong=self._host.clock.add)
         self.reader.watch(self._ranks, self._bursts)
-        if self._host.selector is not None:
-            self._descriptor = self.reader.descriptor
-            self._host.selector.register(self._descriptor, EVENT_READ, self._host)
+        self._descriptor = self.reader.descriptor
+        self._host.selector.register(self._descriptor, EVENT_READ, self._host)
 
 
 class RemoteHost(Connection):
@@ -173,8 +170,8 @@ class RemoteHost(Connection):
 
     limit_bytes_per_s = DEFAULT_BYTES_PER_S
 
-    def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
-        super().__init__(target, command, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.clock = ClockOffset()
         """Measured over the connection to a hub there."""
         self._hub: RemoteHubConnection | None = None

@@ -85,10 +85,8 @@ class ConnectionPool:
         self._selector.close()
 
     def _hosts(self, targets: Iterable[Target]) -> tuple[RemoteHost, ...]:
-        return tuple(
-            RemoteHost(target, self._words, may_start=self._may_start, selector=self._selector)
-            for target in targets
-        )
+        more = self._words, self._selector
+        return tuple(RemoteHost(target, *more, may_start=self._may_start) for target in targets)
 
     def _may_start(self) -> bool:
         return sum(host.logging_in for host in self.hosts) < AT_ONCE

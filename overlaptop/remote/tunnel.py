@@ -18,9 +18,7 @@ _CHUNK_BYTES = 1 << 13
 class Tunnel:
     """One connection at a time. No method waits."""
 
-    def __init__(
-        self, send: Callable[[Message], bool], selector: BaseSelector | None, data: object
-    ) -> None:
+    def __init__(self, send: Callable[[Message], bool], selector: BaseSelector, data: object) -> None:
         """``send``: to the relay; False if it accepts nothing now. ``selector``: watches with ``data``."""
         self.closed: RelayClosed | None = None
         """Why the connection ended, until the next one carries data."""
@@ -56,8 +54,7 @@ class Tunnel:
             with suppress(BlockingIOError):
                 self._socket, _ = self._listener.accept()
                 self._socket.setblocking(False)
-                if self._selector is not None:
-                    self._selector.register(self._socket, EVENT_READ, self._data)
+                self._selector.register(self._socket, EVENT_READ, self._data)
                 self._stop_listening()  # remove the folder now, so that a later kill leaves none behind
         self._pass_in()
         while self._socket is not None:
@@ -90,8 +87,7 @@ class Tunnel:
         """Close the connection without a replacement."""
         self._stop_listening()
         if self._socket is not None:
-            if self._selector is not None:
-                self._selector.unregister(self._socket)
+            self._selector.unregister(self._socket)
             self._socket.close()
             self._socket = None
         self.wanted = RelayOpen(self.wanted.connection, "")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.jobs.files import NotPrivateError, check_private
+from overlaptop.jobs.files import NotPrivateError, check_private, temporary_folder
 from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
@@ -27,6 +27,14 @@ def test_directory_is_private_and_not_made_by_looking(monkeypatch, socket_dir):
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "missing" / "d"))
     with pytest.raises(JobFolderError, match=r"cannot create .*: No such file.*: set OVERLAPTOP_DIR"):
         base_dir()
+
+
+def test_default_directory_is_named_after_the_user(monkeypatch, socket_dir):
+    monkeypatch.delenv("OVERLAPTOP_DIR")
+    monkeypatch.setenv("TMPDIR", str(socket_dir))
+    temporary_folder.cache_clear()
+    assert base_dir() == socket_dir / f"overlaptop-{os.getuid()}"
+    temporary_folder.cache_clear()
 
 
 @pytest.mark.parametrize("use", [base_dir, list_jobs, clean_stale])

@@ -44,5 +44,11 @@ def test_a_file_that_is_open_to_others_is_refused(mode):
     assert refusal().startswith(f"{key_path()} is open to others")
 
 
+def test_a_link_is_refused():
+    path = make_key()
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+    assert refusal().startswith(f"cannot read {path}: ")
+
+
 def test_a_missing_key_names_the_command():
     assert refusal() == f"no key: run `overlaptop key`, which writes {key_path()}, or set {VARIABLE}"

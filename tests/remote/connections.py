@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from selectors import DefaultSelector
 from typing import Any, TypeVar
 
 from overlaptop.remote.bootstrap import remote_command
@@ -33,13 +34,14 @@ class Connections:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self._selector = DefaultSelector()
         self._made: list[RemoteHost] = []
 
     def __call__(self, target: Target | str, **options: Any) -> RemoteHost:
         target = fake_relay(target) if isinstance(target, str) else target
-        connection = RemoteHost(target, remote_command(), monotonic_s=lambda: self.now_s, **options)
-        self._made.append(connection)
-        return connection
+        clock = {"monotonic_s": lambda: self.now_s}
+        self._made.append(RemoteHost(target, remote_command(), self._selector, **clock, **options))
+        return self._made[-1]
 
     def up(self, behaviour: str, **options: Any) -> RemoteHost:
         connection = self(behaviour, **options)
@@ -82,6 +84,7 @@ class Connections:
     def close(self) -> None:
         for connection in self._made:
             connection.close()
+        self._selector.close()
 
 
 def open_descriptors() -> int:

@@ -98,7 +98,7 @@ class FakeHubSocket:
     made: ClassVar[list["FakeHubSocket"]] = []
 
     def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
-        self.dropped = 0
+        self.dropped, self.descriptor = 0, -1
         self.hubs: dict[bytes, GatheredHub] = {}
         self.coming: list[bytes] = []
         self.made.append(self)
@@ -135,7 +135,7 @@ class WholeClient:
     def __init__(self) -> None:
         self.now_s = 1000.0
         FakeHubSocket.made.clear()
-        self.host = RemoteHost(Target.via("true"), (), monotonic_s=lambda: self.now_s)
+        self.host = RemoteHost(Target.via("true"), (), mock.Mock(), monotonic_s=lambda: self.now_s)
         self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
         self.session.select(JOB)
         self.session.watch({0, 1})
