@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Start a hub unless there is one. Returns 0 if a hub runs, or 2 with the reason on stderr."""
     options = _parser().parse_args(arguments)
     fill_standard()
-    _close_inherited()
+    # A dead job's open socket would keep its peers waiting.
+    os.closerange(3, max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1)
     os.umask(0o077)
     try:
         if importlib.util.find_spec("zmq") is None:
@@ -66,11 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
     parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
     return parser
-
-
-def _close_inherited() -> None:
-    """Close inherited descriptors: a dead job's open socket would keep its peers waiting."""
-    os.closerange(3, max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1)
 
 
 def _lock(job: str) -> int | None:

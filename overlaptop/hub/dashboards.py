@@ -215,12 +215,6 @@ class DashboardServer:
             if rank in dashboard.detail_ranks:
                 dashboard.put(frame)
 
-    def publish_status(self) -> None:
-        """Queue the hub's status for each dashboard, replacing an unsent one. Called once a second."""
-        for dashboard in self._dashboards.values():
-            dashboard.tick()
-            self._set_status(dashboard)
-
     def flush(self, now_s: float = float("inf")) -> bool:
         """Send new outcomes, and all else that can be sent without waiting. Over the root, all but history
         is sent only now and then, or at any time if ``now_s`` is missing. Returns whether ZeroMQ's queue is
@@ -247,8 +241,10 @@ class DashboardServer:
                 self._update_watched()
         return full
 
-    def expire(self, now_s: float) -> None:
-        """Forget the dashboards and hubs that have been silent for READER_TIMEOUT_S. Greet the root."""
+    def tick(self, now_s: float) -> None:
+        """Forget the dashboards and hubs that have been silent for READER_TIMEOUT_S. Greet the root. Queue
+        the hub's status for each dashboard, in place of an unsent one. Called once a second.
+        """
         for address, dashboard in list(self._dashboards.items()):
             if now_s > dashboard.expires_s:
                 del self._dashboards[address]
@@ -262,6 +258,9 @@ class DashboardServer:
             self._root.expire(now_s)
             self._publish_hubs()
         self._update_watched()
+        for dashboard in self._dashboards.values():
+            dashboard.tick()
+            self._set_status(dashboard)
 
     def _publish_hubs(self) -> None:
         assert self._root is not None

@@ -237,8 +237,7 @@ class Hub:
         self._black_box.tick(now_s)
         if self._recorder is not None:
             self._recorder.tick()
-        self._dashboards.expire(now_s)
-        self._dashboards.publish_status()
+        self._dashboards.tick(now_s)
         if not (self._owns_folder() and all(path.exists() for path in self._socket_paths)):
             log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True

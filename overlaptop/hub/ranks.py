@@ -51,14 +51,9 @@ class RankConnection:
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self.pidfd: int | None = None
         """Of its process. It cannot be opened any more once the parent has waited."""
-        self._peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
+        self.peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
         self._wanted_sent: Watch | None = None
         self._unsent = b""
-
-    def open_pidfd(self) -> None:
-        if self.info is not None and self._peer_pid:  # otherwise the process is in another container
-            with suppress(OSError, ValueError):
-                self.pidfd = os.pidfd_open(self.info.pid)
 
     def close(self) -> None:
         self.sock.close()
@@ -76,7 +71,7 @@ class RankConnection:
 
     def same_process(self, info: RankInfo, other: Self) -> bool:
         """Whether ``other``, which sent ``info``, is of the same process. Pids repeat among containers."""
-        return self.info is not None and self.info.pid == info.pid and self._peer_pid == other._peer_pid
+        return self.info is not None and self.info.pid == info.pid and self.peer_pid == other.peer_pid
 
     def send_pending(self) -> bool:
         """Send the newest Watch, and commands, until the socket is full. Returns whether something is left.
@@ -278,7 +273,9 @@ class RankServer:
                 return False
             self._forget(older)
         connection.info = message
-        connection.open_pidfd()
+        if connection.peer_pid:  # otherwise the process is in another container
+            with suppress(OSError, ValueError):
+                connection.pidfd = os.pidfd_open(message.pid)
         self._by_rank[message.rank] = connection
         self.seen.add(message.rank)
         self._send(connection)

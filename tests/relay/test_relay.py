@@ -101,9 +101,6 @@ class RelayThread:
 
 __all__ = ["hubs", "make_rank", "private_sockets"]  # fixtures
 
-GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"
-"""How ZeroMQ begins a connection, on either side."""
-
 
 @pytest.fixture
 def make_relay(hubs):

@@ -9,14 +9,13 @@ from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES as BY_TAG
 from overlaptop.wire.codec import encode
-from overlaptop.wire.commands import Argument, Command, CommandOutcome, CommandReport, RankOutcome
+from overlaptop.wire.commands import Argument, Command, CommandOutcome, RankOutcome
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import StackLine, StackSamples, StepTotals
 from tests.fleet.builders import detail, device, machine, numa, sample
 
 STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
-REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
 OUTCOME = CommandOutcome(
     COMMAND.id, "obeyed", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
 )
