@@ -7,9 +7,8 @@ from statistics import fmean
 import numpy as np
 
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Exposure, StepCalls, exposure, step_calls
+from overlaptop.findings.exposure import StepCalls, step_calls
 from overlaptop.findings.measures import on_host
-from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
@@ -63,7 +62,6 @@ class Model:
 class Buckets:
     """A step of a job with one DDP model whose bucket size is known."""
 
-    mean: Exposure
     calls: StepCalls
     reduced: list[Collective]
     """The model's all-reduces of the last backward pass, in order; at least one."""
@@ -78,20 +76,20 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     """
     if any(on_host(view.info) for view in evidence.ranks.values()):
         return None
-    gradients, knob = gradients_of(evidence), knob_of(evidence, BUCKET_CAP_MB)
-    mean, calls = exposure(evidence), step_calls(evidence)
-    if gradients is None or knob is None or not knob.value or mean is None or calls is None:
+    gradients, knob = evidence.gradients, evidence.knob(BUCKET_CAP_MB)
+    calls = step_calls(evidence)
+    if gradients is None or knob is None or not knob.value or calls is None:
         return None
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
     backward_ns, stall_ns = (_mean_ns(evidence, field) for field in ("backward_ns", "stall_ns"))
     reduced = [each for each in reduced if each.nth == reduced[-1].nth]
-    if not mean.costly or not reduced or not calls.all_attributed(gradients.group):
+    if not calls.mean.costly or not reduced or not calls.all_attributed(gradients.group):
         return None
     total_bytes = sum(gradients.size_bytes)
     if not total_bytes or not backward_ns or stall_ns is None:
         return None
     model = _model(reduced, total_bytes, round(max(1, backward_ns - stall_ns)))
-    return Buckets(mean, calls, reduced, knob.value, model)
+    return Buckets(calls, reduced, knob.value, model)
 
 
 def _mean_ns(evidence: Evidence, field: str) -> float | None:
@@ -116,7 +114,7 @@ def _model(reduced: Sequence[Collective], total_bytes: int, backward_ns: int) ->
 def advice(evidence: Evidence, cap_mib: int) -> str:
     """Say how to set this bucket size: in the script, and by command if the job accepts commands."""
     line = f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
-    if not can_set(evidence, BUCKET_CAP_MB):
+    if not evidence.can_set(BUCKET_CAP_MB):
         return line
     command = f"overlaptop set {BUCKET_CAP_MB}={cap_mib}"
     return f"{line}; to try it now: {command}, or overlaptop tune to measure it"

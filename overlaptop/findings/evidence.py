@@ -1,6 +1,7 @@
 """Evidence: the input of rules, from a live job or from its traces. Pure."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -8,11 +9,14 @@ from math import inf
 from statistics import median
 
 from overlaptop import text
+from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.report.hosts import ranks_and_hosts
+from overlaptop.timeline.arrivals import Collective
+from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 MIN_STEPS = 3
@@ -21,6 +25,8 @@ COUNTED_STEPS = 64
 """Steps whose counters are compared."""
 LEAST_USUAL = 8
 """Fewest steps whose length is the job's present one."""
+SWITCHED_ON = ("1", "y", "yes", "t", "true")
+"""Values that turn on a switch of torch (its getCvarBool)."""
 VAGUE_STEPS = 12
 """With fewer in a running job there is no finding without a cause."""
 
@@ -106,6 +112,53 @@ class Evidence:
     def name(self, ranks: Collection[int]) -> str:
         """Return such as ``ranks 64-71, all of gpu-9``."""
         return ranks_and_hosts(ranks, self.ranks.values())
+
+    def knob(self, name: str) -> Knob | None:
+        knobs = (knob for view in self.ranks.values() for knob in view.knobs)
+        return next((knob for knob in knobs if knob.name == name), None)
+
+    @property
+    def obeys_commands(self) -> bool:
+        infos = [view.info for view in self.ranks.values() if not view.ended and view.info is not None]
+        return not self.is_trace and bool(infos) and all(info.control_allowed for info in infos)
+
+    def can_set(self, name: str) -> bool:
+        """Return whether ``overlaptop set`` could change this knob now."""
+        knobs = job_knobs((view.info, view.knobs) for view in self.ranks.values() if not view.ended)
+        return self.obeys_commands and any(k.knob.name == name and not k.refusal for k in knobs)
+
+    @property
+    def gradients(self) -> GradientFacts | None:
+        """Return the gradients of the job's one DDP model; None if there is none, or several."""
+        return next((view.gradients for view in self.ranks.values() if view.gradients is not None), None)
+
+    @property
+    def uses_fsdp2(self) -> bool:
+        return any(self.knob(name) is not None for name in PREFETCH.values())
+
+    def ranks_with(self, variable: str, *values: str) -> tuple[int, ...]:
+        """Return the ranks on GPUs with this environment variable set to one of these values, in lower
+        case. On CPUs, CUDA's and NCCL's variables have no effect.
+        """
+        return tuple(
+            rank
+            for rank, view in sorted(self.ranks.items())
+            if view.environment is not None
+            and view.info is not None
+            and view.info.device not in ("", "cpu")
+            and view.environment.value(variable).lower() in values
+        )
+
+    def hosts_of(self, collective: Collective) -> frozenset[str]:
+        """Return the hosts of its ranks; empty if one is not known."""
+        infos = [self.ranks[rank].info for rank in collective.ranks if rank in self.ranks]
+        hosts = frozenset(info.host if info is not None else "" for info in infos)
+        return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
+
+    @property
+    def most_on_a_host(self) -> int:
+        infos = (view.info for view in self.ranks.values())
+        return max(Counter(info.host for info in infos if info is not None).values())
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:

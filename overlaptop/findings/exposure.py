@@ -8,13 +8,12 @@ from statistics import fmean
 import numpy as np
 
 from overlaptop import text
-from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
-from overlaptop.timeline.spans import lengths_within, unflatten
-from overlaptop.wire.messages import StepDetail
+from overlaptop.timeline.spans import Spans, clip, length_ns, lengths_within, unflatten, union
+from overlaptop.wire.messages import PhaseSpan, StepDetail
 
 EXPOSED_SHARE = 0.05
 """Smallest exposed transfer that is worth a finding, as a share of the step."""
@@ -82,10 +81,10 @@ def exposure(evidence: Evidence) -> Exposure | None:
     """Return the mean exposure. None if too few steps have a breakdown: they are no random sample. Steps
     before the first with a breakdown are too old, and do not count against it.
     """
-    split = [step.number for step in evidence.steps if step.waits is not None]
+    split = [step for step in evidence.steps if step.waits is not None]
     if not split or len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
         return None
-    since = [step for step in evidence.steps if step.number >= split[0]]
+    since = [step for step in evidence.steps if step.number >= split[0].number]
     measured = sum(bool(totals.comm_ns) for step in since for totals in step.totals.values())
     rows = [
         (
@@ -95,10 +94,9 @@ def exposure(evidence: Evidence) -> Exposure | None:
             times.transfer_ns,
             times.exposed_transfer_ns,
         )
-        for step in evidence.steps
-        if step.waits is not None
+        for step in split
         for rank, totals in step.totals.items()
-        if (times := step.waits.times.get(rank)) is not None and times.known
+        if step.waits and (times := step.waits.times.get(rank)) is not None and times.known
     ]
     if not rows or len(rows) < MOSTLY_SPLIT * measured:
         return None
@@ -112,6 +110,8 @@ class StepCalls:
     step: JobStep
     issued: tuple[Collective, ...]
     """By first start; only those with a breakdown, with their places in the step."""
+    mean: Exposure
+    """Of all steps."""
 
     def all_attributed(self, group: str) -> bool:
         found = self.step.waits.collectives if self.step.waits is not None else ()
@@ -128,29 +128,61 @@ class StepCalls:
                     moved[nth] += call.bytes or 0
         return moved
 
-    def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Collective]:
-        """Return the collectives of these kinds, optionally of one group and phase."""
+    def of(self, kind: str, *, group: str = "", phase: str = "") -> list[Collective]:
+        """Return the collectives of this kind, optionally of one group and phase."""
         return [
             each
             for each in self.issued
-            if each.kind in kinds
-            and (not group or each.group == group)
-            and (not phase or each.phase == phase)
+            if each.kind == kind and group in ("", each.group) and phase in ("", each.phase)
         ]
+
+    def gathers(self, phase: str) -> list[Collective]:
+        """Return a pass's all-gathers of the group with most: ``forward`` or ``backward``."""
+        by_group: dict[str, list[Collective]] = {}
+        for each in self.of("allgather", phase=phase):
+            by_group.setdefault(each.group, []).append(each)
+        return max(by_group.values(), key=len, default=[])
+
+    def compute_ns(self, phase: str) -> float:
+        """Return the compute in this pass: the mean over ranks."""
+        return fmean(
+            sum(
+                length_ns(clip(computing(detail), at.start_ns, at.end_ns))
+                for at in phases_of(detail, phase)
+            )
+            for detail in self.step.details.values()
+        )
 
 
 @lru_cache(maxsize=1)
 def step_calls(evidence: Evidence) -> StepCalls | None:
-    """Return the newest such step; None if there is none."""
-    for step in reversed(evidence.steps):
+    """Return the newest such step; None if there is none, or without `exposure`."""
+    mean = exposure(evidence)
+    for step in reversed(evidence.steps if mean is not None else ()):
         found = step.waits.collectives if step.waits is not None else ()
-        if found and step.is_drawn:
-            return StepCalls(step, tuple(_issued(found, step.details)))
+        if mean is not None and found and step.is_drawn:
+            return StepCalls(step, tuple(_issued(found, step.details)), mean)
     return None
+
+
+def fsdp2_calls(evidence: Evidence) -> StepCalls | None:
+    """Return `step_calls`. None without FSDP2 modules, or if transfer costs little."""
+    calls = step_calls(evidence)
+    return calls if calls is not None and calls.mean.costly and evidence.uses_fsdp2 else None
 
 
 def exposed_sum_ns(issued: Iterable[Collective]) -> int:
     return sum(each.exposed_transfer_ns for each in issued)
+
+
+def phases_of(detail: StepDetail, name: str) -> list[PhaseSpan]:
+    """Return the phases of this name in order; several if gradients accumulate."""
+    return [phase for phase in detail.phases if phase.name == name]
+
+
+def computing(detail: StepDetail) -> Spans:
+    """Return the spans of compute, kernels that also communicate included: ns from the step's start."""
+    return union(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
 
 
 def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Collective]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from pathlib import PurePath
+from typing import TypeAlias
 
 from overlaptop.records import FindingRecord, shared
 
@@ -104,11 +105,12 @@ class Finding:
         return FindingRecord(**{**shared(FindingRecord, self), **own})
 
 
+Findings: TypeAlias = Iterable[Finding]
 Key = tuple[str, tuple[int, ...], int]
 """Identifies a finding over time: rule, ranks, and its number among equal ones."""
 
 
-def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
+def by_key(found: Findings) -> dict[Key, Finding]:
     keyed: dict[Key, Finding] = {}
     for each in found:
         nth = sum(key[:2] == (each.rule, each.ranks) for key in keyed)
@@ -116,11 +118,11 @@ def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
     return keyed
 
 
-def late_finding(found: Iterable[Finding], rank: int) -> Finding | None:
+def late_finding(found: Findings, rank: int) -> Finding | None:
     return next((each for each in found if each.why_late and each.ranks == (rank,)), None)
 
 
-def why_late(found: Iterable[Finding], rank: int) -> str:
+def why_late(found: Findings, rank: int) -> str:
     """Return such as ``it computes 12.1 ms a step longer than the others``; empty: no finding says."""
     late = late_finding(found, rank)
     if late is None:

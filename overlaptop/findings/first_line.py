@@ -1,6 +1,6 @@
-"""The first line of a job: the late rank, or a finding that costs more. Pure.
+"""The first line of a job: the late rank, or a finding that costs more; and what bounds the step. Pure.
 
-report/who_is_late.py words the late rank; findings/steady.py keeps the chosen line on the screen.
+report/who_is_late.py words the late rank; findings/watch.py keeps the chosen line on the screen.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,8 @@ NEARLY_ALL = 0.9
 """Share of the collectives from which a late rank is named, whatever else gains more."""
 STAYS = 1.5
 """The shown finding stays until another line concerns this much more time."""
+MOSTLY = 0.5
+"""Smallest share of the step that bounds it."""
 
 
 def first_line(
@@ -101,6 +103,32 @@ def most_urgent(found: Sequence[Finding], line: FirstLine | None) -> Finding | N
             if each.rule in (line.rule, line.cause_rule) and line.late_rank in (None, *each.ranks):
                 return each
     return found[0] if found else None
+
+
+def bound_by(snapshot: Snapshot, found: Sequence[Finding], said: FirstLine | None) -> str:
+    """Return ``GPU-bound``, ``host-bound``, ``communication-bound``, ``data-bound`` or ``waiting for rank
+    2``; empty: nothing takes most of the step, or parts are unknown.
+    """
+    totals, window = snapshot.totals, snapshot.wait_window
+    if said is None or totals.measured_ns is None or totals.exposed_ns is None:
+        return ""
+    if said.late_rank is not None:
+        return f"waiting for rank {said.late_rank}"
+    if found and found[0].rule == "data_loading" and not found[0].ranks:
+        return "data-bound"
+    if totals.launch_bound and (said.kind is Kind.SLACK or len(totals.launch_bound) == totals.ranks):
+        return "host-bound"
+    if said.kind is Kind.SLACK:
+        return ""
+    wait_ns = window.exposed_wait_ns if window is not None else 0
+    if totals.exposed_ns - wait_ns >= MOSTLY * totals.measured_ns:
+        return "communication-bound"
+    if totals.idle_ns is None:
+        return ""
+    if totals.idle_ns >= MOSTLY * totals.measured_ns:
+        return "host-bound"
+    busy_ns = totals.measured_ns - totals.exposed_ns - totals.idle_ns
+    return "GPU-bound" if busy_ns >= MOSTLY * totals.measured_ns else ""
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, usual_ns
 from overlaptop.findings.finding import Finding
-from overlaptop.findings.launching import is_launch_bound
+from overlaptop.findings.idle import is_launch_bound
 from overlaptop.findings.lines import apart
 from overlaptop.findings.measures import STEADY, delayed_ns, excess, exposed_ns
 from overlaptop.wire.messages import StepTotals

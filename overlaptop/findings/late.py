@@ -2,19 +2,25 @@
 
 `Cause` lists the causes, and `_cause` checks them in that order: a rule about late ranks begins there. If a
 rank only waited for another one in another group, that one is late (timeline/passed_on_waits.py).
+
+Every step has counters, and stacks are sampled all the time. So `slow_host` knows a cause before any step
+is measured. Measured steps then confirm it, or show that the GPU's work hides it. Of ranks that share a
+GPU, compute counts, too: the others' kernels may wait for it on the GPU, and not in collectives.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
+from math import inf
 from statistics import median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.findings.exposure import exposure
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
-from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
+from overlaptop.findings.idle import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import Sampled, SlowLine, slow_line
 from overlaptop.findings.measures import (
     STEADY,
@@ -22,8 +28,10 @@ from overlaptop.findings.measures import (
     busy_ns,
     computing_ns,
     copying_ns,
+    cpu_ns,
     cpus_are_short,
     delayed_ns,
+    each_excess,
     excess,
     full_collections,
     hidden_ns,
@@ -34,8 +42,10 @@ from overlaptop.findings.measures import (
     unexplained_ns,
 )
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.wait_breakdown import hides_nothing
 from overlaptop.fleet.waits import ALWAYS, LATE_SHARE
 from overlaptop.report.order import sees_gaps
+from overlaptop.timeline.arrivals import RankLateness
 
 VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median."""
@@ -46,6 +56,31 @@ LOW_CLOCK = 0.95
 OF_MEASURED = (computing_ns, busy_ns, idling_ns, unexplained_ns, copying_ns)
 OF_EACH_STEP = (loading_ns, delayed_ns, full_collections)
 """Measures that unmeasured steps have, too."""
+
+# By counters alone:
+LEAST_STEPS, LEAST_MEASURED = 8, 4
+"""Fewest steps, and fewest measured ones: kernels' times vary less than hosts'."""
+ALONE_SHARE = 0.5
+"""Smallest share of the step. A GPU with queued work hides less."""
+BARE_SHARE = 0.15
+"""The same if nothing hides the training thread's work: without a GPU, if it waits for each launch, or if
+measured steps show that the others wait for this rank."""
+COMPUTES_SHARE = 0.1
+"""The same for compute on a shared GPU."""
+DELAYED_SHARE = 0.3
+"""With or without a GPU, a rank is named for BARE_SHARE more of waits for a CPU if its own take this share:
+transfers may be slow then, and nobody late.
+"""
+ITS_OWN = 2 / 3
+"""Without a GPU also if this share of its waits is more than the others'."""
+SAMPLED = 1 / 4
+"""Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
+BARE_ASLEEP_SHARE = 0.1
+"""The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
+BARE_COLLECTS_SHARE = 0.05
+"""The same for a rank that collects garbage in each step: others do not."""
+HALF_A_COLLECTION = 0.5
+"""Steps have whole collections, but the others' median may lie between two numbers."""
 
 
 class Cause(Enum):
@@ -78,6 +113,15 @@ Not a garbage collection: it holds the GIL, so that no stack is sampled meanwhil
 named."""
 
 OF_COMPUTE = (Cause.LOW_CLOCK, Cause.UNEVEN, Cause.COMPUTING)
+MEASURED_BY = {
+    Cause.LOADING: loading_ns,
+    Cause.COPYING: copying_ns,
+    Cause.DELAYED: delayed_ns,
+    Cause.SLEEPING: idling_ns,
+    Cause.LAUNCHING: idling_ns,
+    **dict.fromkeys(OF_COMPUTE, computing_ns),
+}
+"""Measures whose excess is the cause's time. Other causes take all of a late rank's excess time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +134,8 @@ class Suspect:
     """None: nothing measured explains it."""
     line: SlowLine | None
     """If its host is late: the script line with the largest excess over the others."""
+    longer_ns: int | None
+    """Its excess over the others by its cause in a step; None: no cause."""
     in_turn: tuple[int, ...] = ()
     """Ranks that are late in turn, this one included; empty if only this one is late."""
 
@@ -104,85 +150,98 @@ class Suspect:
         """Return such as ``the others'`` or ``rank 0's``."""
         return text.possessive(self.versus)
 
-    def blamed(
-        self, does: str, measured: str, advice: str, certainty: Certainty, gain_ns: int | None
-    ) -> Finding:
-        """Return the finding that says why it is late. ``does``: the title after the rank's name."""
+    @property
+    def longer(self) -> str:
+        return f"{text.duration(self.longer_ns)} a step longer"
+
+    def finding(self, does: str, advice: str, certainty: Certainty, more: str = "") -> Finding:
+        """Return the finding that says why it is late. ``does``: the title after the rank's name.
+        ``certainty``: in measured steps. ``more``: measurements.
+        """
         line = self.line.line if self.line is not None else ""
         title, ranks = f"rank {self.rank}{does}", (self.rank,)
-        return Finding(title, measured, advice, certainty, gain_ns, ranks, why_late=True, line=line)
+        found = Finding(title, more, advice, certainty, ranks=ranks, why_late=True, line=line)
+        return self._with_gain(found)
+
+    def _with_gain(self, found: Finding) -> Finding:
+        """Complete a finding with what was measured, and with its gain."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank(Suspect):
     """A rank that the others wait for."""
 
-    late_count: int
-    collectives: int
-    step_ns: float
-    usual_ns: float
+    evidence: Evidence
+    lateness: RankLateness
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
-    wait_ns: int
-    """The others' wait, a lower bound."""
     slows_ns: int
     """Extra compute of the others while they wait; 0 if not clear."""
     beside_ns: int
     """Extra time of the others' communication beside compute."""
     excesses: Mapping[Measure, list[float]]
     """By measure: its excess over the others in each step; negative if it takes less time."""
+    mends_ns: int | None
+    """The part of `longer_ns` to remove: of a launch-bound rank, only what it sleeps at a line."""
     passed_on_by: tuple[int, ...]
     """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
-
-    def excess_ns(self, measure: Measure) -> int | None:
-        """Return the median of its excess over the others; None: not measured."""
-        each = self.excesses[measure]
-        return round(median(each)) if each else None
 
     def gain_without(self, cause_ns: int | None = None) -> int:
         """Return how much shorter the step is without this cause, in ns; None: without any late rank."""
         stay = self.others if cause_ns is None else self.own.keys() - {self.rank}
-        return gain_ns(self.step_ns, [self.own[rank] for rank in stay], self.own[self.rank], cause_ns)
+        others = [self.own[rank] for rank in stay]
+        return gain_ns(self.evidence.step_ns, others, self.own[self.rank], cause_ns)
 
     @property
     def is_slack(self) -> bool:
         """Return whether fixing the rank gains almost nothing."""
-        lost_ns = self.gain_without() + max(0.0, self.usual_ns - self.step_ns)
-        most_ns = min(SLACK_OF_WAIT * self.wait_ns, SLACK_OF_STEP * self.step_ns)
+        step_ns = self.evidence.step_ns
+        lost_ns = self.gain_without() + max(0.0, self.evidence.usual_ns - step_ns)
+        most_ns = min(SLACK_OF_WAIT * self.evidence.exposed_wait_ns, SLACK_OF_STEP * step_ns)
         return bool(self.others) and lost_ns < most_ns
 
     @property
     def describe(self) -> str:
         """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
-        late = f"rank {self.rank} is late in {self.late_count} of {self.collectives} collectives"
+        late = f"late in {self.lateness.late_count} of {self.lateness.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
-        wait_text = text.duration(self.wait_ns)
-        others = f"{self.versus} {waits} {wait_text} a step"
+        others = f"{self.versus} {waits} {self.evidence.wait_text} a step"
         if self.in_turn:  # the wait is only known for all of them together
-            others = f"others wait {wait_text} a step for {text.named_ranks(self.in_turn)} together"
+            together = f"{text.named_ranks(self.in_turn)} together"
+            others = f"others wait {self.evidence.wait_text} a step for {together}"
         if self.passed_on_by:
             passes = "passes" if len(self.passed_on_by) == 1 else "pass"
             others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
-        return f"{late}; {others}"
-
-    @property
-    def takes_ns(self) -> int:
-        """Return its excess time between collectives, for any cause."""
-        return max(self.excess_ns(each) or 0 for each in (busy_ns, idling_ns, copying_ns))
+        return f"rank {self.rank} is {late}; {others}"
 
     @property
     def takes_text(self) -> str:
         """Return such as ``between collectives it takes 12.1 ms a step longer than the others``."""
-        return (
-            f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.versus}"
-        )
+        takes = text.duration(_takes_ns(self.excesses))
+        return f"between collectives it takes {takes} a step longer than {self.versus}"
 
-    def finding(
-        self, does: str, longer_ns: int | None, advice: str, certainty: Certainty, more: str = ""
-    ) -> Finding:
-        """``does``: the title after the rank's name. ``longer_ns``: to remove. ``more``: measurements."""
-        measured = filter(None, (self.describe, more, self.line.describe if self.line else ""))
-        return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_without(longer_ns))
+    def _with_gain(self, found: Finding) -> Finding:
+        measured = filter(None, (self.describe, found.measured, self.line.describe if self.line else ""))
+        return replace(found, measured="; ".join(measured), gain_ns=self.gain_without(self.mends_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowHost(Suspect):
+    """A rank whose counter is higher than the others' in nearly all steps, or which sleeps more often."""
+
+    certainty: Certainty
+    gain_ns: int | None
+    measured: str
+
+    def _with_gain(self, found: Finding) -> Finding:
+        return replace(found, measured=self.measured, certainty=self.certainty, gain_ns=self.gain_ns)
+
+
+def suspects(evidence: Evidence, cause: Cause) -> list[Suspect]:
+    """Return the ranks that are late by this cause: by measured steps, then by counters alone."""
+    every = (*late_ranks(evidence), slow_host(evidence))
+    return [each for each in every if each is not None and each.cause is cause]
 
 
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
@@ -211,10 +270,6 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
     }
     involved = frozenset(found).union(*found.values())
     return tuple(_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
-
-
-def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
-    return [each for each in late_ranks(evidence) if each.cause is cause]
 
 
 def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
@@ -270,23 +325,38 @@ def _late_rank(
     line = asleep if cause is Cause.SLEEPING else None
     if line is None and (cause in OF_THE_HOST or computes_there):
         line = slow_line(evidence, rank, others, Sampled.AWAKE if computes_there else Sampled.ALL)
+    longer_ns = None
+    if cause is not None:
+        measure = MEASURED_BY.get(cause)
+        longer_ns = _median_ns(longer[measure]) if measure is not None else _takes_ns(longer)
+    mends_ns = longer_ns
+    if longer_ns is not None and cause is Cause.SLEEPING and line and is_launch_bound(evidence, rank):
+        mends_ns = min(longer_ns, round((line.share - line.others_share) * evidence.step_ns))
     return LateRank(
         rank=rank,
         others=tuple(sorted(others)),
         cause=cause,
         line=line,
+        longer_ns=longer_ns,
+        mends_ns=mends_ns,
         in_turn=tuple(sorted(found)) if len(found) > 1 else (),
-        late_count=late.late_count,
-        collectives=late.collectives,
-        step_ns=evidence.step_ns,
-        usual_ns=evidence.usual_ns,
+        evidence=evidence,
+        lateness=late,
         own=own,
-        wait_ns=evidence.exposed_wait_ns,
         slows_ns=slows_ns,
         beside_ns=beside_ns,
         excesses=longer,
         passed_on_by=chain,
     )
+
+
+def _median_ns(excesses_ns: list[float]) -> int | None:
+    return round(median(excesses_ns)) if excesses_ns else None
+
+
+def _takes_ns(excesses: Mapping[Measure, list[float]]) -> int:
+    """Return the excess time between collectives, for any cause."""
+    return max(_median_ns(excesses[each]) or 0 for each in (busy_ns, idling_ns, copying_ns))
 
 
 def _cause(
@@ -370,3 +440,104 @@ def _cpus(view: RankView) -> int | None:
 def _clock_hz(view: RankView) -> float | None:
     known = [sample.sm_clock_hz for sample in view.samples if sample.sm_clock_hz is not None]
     return median(known) if known else None
+
+
+@lru_cache(maxsize=1)
+def slow_host(evidence: Evidence) -> SlowHost | None:
+    """Return the rank that loses most by one counter. None: there is none, another rank is late or this one
+    for the same reason or by compute, or measured steps show that nobody waits for it.
+    """
+    steps = evidence.counted
+    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
+        return None
+    step_ns = median(totals.step_ns for step in steps for totals in step.values())
+    in_pipeline = evidence.window is not None and evidence.window.in_receives
+    sharing = () if in_pipeline else evidence.on_shared_gpus
+    measures = (*_MEASURES, computing_ns) if sharing else _MEASURES
+    excesses: dict[Measure, Mapping[int, list[float]]] = {
+        measure: each_excess(evidence, measure, steps) for measure in measures
+    }
+    found = [
+        (longer_ns, rank, cause)
+        for rank in evidence.ranks
+        for longer_ns, cause in _loses(evidence, rank, step_ns, excesses, shares=rank in sharing)
+    ]
+    longer_ns, rank, cause = max(found, key=lambda each: each[0])
+    late = {each.rank: each.cause for each in named_late(evidence)}
+    if not longer_ns or late.get(rank, cause if late else None) in (cause, *OF_COMPUTE):
+        return None
+    others = tuple(sorted(evidence.ranks.keys() - {rank}))
+    sleeps = cause is Cause.SLEEPING
+    sampled = Sampled.ASLEEP if sleeps else Sampled.ALL
+    line = slow_line(evidence, rank, others, sampled) if cause in OF_THE_HOST else None
+    measured = f"by the counters of the newest {text.plural(len(steps), 'step')}"
+    if line is not None and sleeps:
+        measured = f"by samples of its stack, ten a second: {line.describe}"
+    gain, certainty = None, Certainty.LIKELY
+    if evidence.window is not None:
+        own = own_times(evidence, (rank,), others)
+        gain = gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
+        if cause is not Cause.COMPUTING and max(gain, evidence.most_wait_ns) >= EXPLAINS * longer_ns:
+            certainty = Certainty.MEASURED
+        elif _cost_without_wait_ns(evidence, cause) >= longer_ns:
+            gain = round(longer_ns) if cause is Cause.COMPUTING else None  # unknown for slower transfers
+        else:
+            return None
+    return SlowHost(
+        rank=rank,
+        others=others,
+        cause=cause,
+        line=line,
+        longer_ns=round(longer_ns),
+        certainty=certainty,
+        gain_ns=gain,
+        measured=measured,
+    )
+
+
+def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
+    """Return the most that a cause may cost without a wait for the rank."""
+    if cause is Cause.DELAYED and (mean := exposure(evidence)) is not None:
+        return mean.exposed_transfer_ns  # CPUs may move the bytes
+    return inf if cause is Cause.COMPUTING else 0.0
+
+
+_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
+
+
+def _loses(
+    evidence: Evidence,
+    rank: int,
+    step_ns: float,
+    excesses: Mapping[Measure, Mapping[int, list[float]]],
+    *,
+    shares: bool,
+) -> Iterator[tuple[float, Cause]]:
+    """Yield the median excess in ns and its cause, for each counter that is steadily higher.
+    ``shares``: its GPU, with other ranks.
+    """
+
+    def more(measure: Measure, least: float, steadily: float = 1.0, steps: int = LEAST_STEPS) -> float:
+        found = excesses[measure].get(rank, [])
+        longer_ns = steady_excess(found, steadily * least) if len(found) >= steps else 0.0
+        return longer_ns if longer_ns >= least else 0.0
+
+    is_awaited = evidence.window is not None and evidence.window.late_rank == rank
+    is_bare = is_awaited or hides_nothing(evidence.ranks[rank])
+    share = BARE_SHARE if is_bare else ALONE_SHARE
+    loads_ns = more(loading_ns, share * step_ns)
+    yield loads_ns, Cause.LOADING
+    if waits_ns := more(delayed_ns, BARE_SHARE * step_ns, SAMPLED):
+        own_ns = median(step[rank].delayed_ns or 0 for step in evidence.counted)
+        if own_ns >= DELAYED_SHARE * step_ns or (is_bare and waits_ns >= ITS_OWN * own_ns):
+            yield waits_ns, Cause.DELAYED
+    if shares:
+        yield more(computing_ns, COMPUTES_SHARE * step_ns, steps=LEAST_MEASURED), Cause.COMPUTING
+    if more(full_collections, HALF_A_COLLECTION):
+        collects_share = BARE_COLLECTS_SHARE if is_bare else ALONE_SHARE
+        yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
+        return
+    if not loads_ns and (line := slow_line(evidence, rank, sampled=Sampled.ASLEEP)) is not None:
+        asleep_share = line.share - line.others_share
+        is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
+        yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING

@@ -1,6 +1,6 @@
 """Who is late, or what else the waits show, in one line: first on the overview and in ``--once``. Pure.
 
-findings/first_line.py adds the cause, or puts a costlier finding in its place; findings/steady.py keeps the
+findings/first_line.py adds the cause, or puts a costlier finding in its place; findings/watch.py keeps the
 chosen line on the screen.
 """
 

@@ -3,9 +3,8 @@
 from collections import Counter
 from statistics import median, quantiles
 
-from overlaptop.findings.bound import bound_by
 from overlaptop.findings.finding import Finding, Key, by_key, late_finding, why_late
-from overlaptop.findings.first_line import first_line
+from overlaptop.findings.first_line import bound_by, first_line
 from overlaptop.findings.watch import LOOK_EVERY_NS, FindingsWatch, Look
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, Snapshot

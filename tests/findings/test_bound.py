@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.findings.bound import bound_by
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.first_line import bound_by
 from overlaptop.report.who_is_late import FirstLine, Kind
 from tests.fleet.builders import MS
 from tests.tui.waits import waiting_job

@@ -13,7 +13,6 @@ from overlaptop.findings.find import RULES, find
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, trailing
-from overlaptop.findings.measures import computing_ns
 from tests.fleet.builders import MS, stacks
 from tests.fleet.pipeline import gpipe, seen
 
@@ -287,7 +286,7 @@ def test_slow_stage_costs_what_ranks_wait_up_to_its_cause():
     [found] = [each for each in find(evidence) if each.why_late]
     [late] = late_ranks(evidence)
     assert (found.rule, found.ranks) == ("slow_compute", (1,))
-    assert found.gain_ns == min(evidence.most_wait_ns + late.slows_ns, late.excess_ns(computing_ns))
+    assert found.gain_ns == min(evidence.most_wait_ns + late.slows_ns, late.longer_ns)
 
 
 def test_less_communication_wins_nothing_from_a_busy_host():

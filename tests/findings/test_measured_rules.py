@@ -4,7 +4,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from overlaptop.findings.detail import pauses
+from overlaptop.findings.idle import pauses
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
 
 from .jobs import RANKS, healthy, job, rules, the

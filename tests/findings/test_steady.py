@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.steady import SteadyFindings, SteadyLine
+from overlaptop.findings.watch import SteadyFindings, SteadyLine
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import FirstLine, Kind, overlap_line
 from tests.fleet.builders import S

@@ -4,20 +4,18 @@ The advised size comes from the model of `findings/buckets.py` if the all-reduce
 it is half the present size.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.buckets import Buckets, advice, buckets_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.models.buckets import MIB
 
 MOSTLY = 0.7
 """Smallest share of the total exposed time."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     found = buckets_of(evidence)
     if found is None:
         return
@@ -26,8 +24,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if last.exposed_transfer_ns < MOSTLY * exposed_sum_ns(found.reduced) or last_mib < 2:
         return
     better_mib, saved = _better(found, last_mib)
-    gain_ns = round(found.mean.gain_ns(last.exposed_transfer_ns) * saved)
-    if better_mib >= min(found.cap_mib, last_mib) or found.mean.is_little(gain_ns):
+    gain_ns = round(found.calls.mean.gain_ns(last.exposed_transfer_ns) * saved)
+    if better_mib >= min(found.cap_mib, last_mib) or found.calls.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"the last bucket of {last_mib:.0f} MiB is too large to hide: smaller ones can save "

@@ -1,16 +1,14 @@
 """DDP has many small buckets whose all-reduces are bound by latency, not by bandwidth."""
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.buckets import advice, buckets_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 MOSTLY = 0.5
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     found = buckets_of(evidence)
     if found is None or (model := found.model) is None:
         return
@@ -18,8 +16,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     fewer = model.count(better_mib)
     latency_ns = count * model.alpha_ns
     all_ns = latency_ns + model.total_bytes * model.ns_per_byte
-    gain_ns = found.mean.gain_ns(model.exposed_ns(count) - model.exposed_ns(fewer))
-    if fewer >= count or latency_ns < MOSTLY * all_ns or found.mean.is_little(gain_ns):
+    gain_ns = found.calls.mean.gain_ns(model.exposed_ns(count) - model.exposed_ns(fewer))
+    if fewer >= count or latency_ns < MOSTLY * all_ns or found.calls.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"buckets of {found.cap_mib} MiB are too small: larger ones can save "

@@ -4,15 +4,13 @@ Perfect overlap hides as much as there is compute, so ``transfer - compute`` sta
 ranks wait for CPUs, which may move the bytes: then transfer gets shorter with more CPUs.
 """
 
-from collections.abc import Iterable
 from math import ceil
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
-from overlaptop.findings.settings import gradients_of, uses_fsdp2
 from overlaptop.fleet.waits import COSTLY_SHARE
 
 SMALL_BYTES = 256 << 10
@@ -21,7 +19,7 @@ MOST_MICRO_STEPS = 64
 """Largest plausible number of accumulation steps."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
         return
@@ -43,13 +41,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _advice(evidence: Evidence, micro_steps: float | None) -> str:
     count = "more" if micro_steps is None or micro_steps > MOST_MICRO_STEPS else str(ceil(micro_steps))
-    if gradients_of(evidence) is not None:
+    if evidence.gradients is not None:
         return (
             f"accumulate gradients over {count} micro-batches, all but the last in model.no_sync(); or a "
             "larger batch; or halve the bytes of fp32 gradients: model.register_comm_hook(None, "
             "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)"
         )
-    if uses_fsdp2(evidence):
+    if evidence.uses_fsdp2:
         return (
             f"a larger micro-batch; or, if memory holds whole gradients, accumulate over {count} with "
             "model.set_requires_gradient_sync(False) in all but the last; or shard within a host only: "

@@ -6,15 +6,12 @@ Loading beside a busy GPU costs nothing. What each rank does before its first ke
 from something else than torch's DataLoader; a line of the script tells it better (`stalled_hosts`).
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
-from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by
-from overlaptop.findings.measures import loading_ns, on_host
-from overlaptop.findings.stalls import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled_at
+from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.idle import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled_at
+from overlaptop.findings.late import Cause, suspects
+from overlaptop.findings.measures import on_host
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 ADVICE = (
@@ -23,14 +20,10 @@ ADVICE = (
 )
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    late = late_by(evidence, Cause.LOADING)
+def look(evidence: Evidence) -> Findings:
+    late = suspects(evidence, Cause.LOADING)
     for each in late:
-        loads_ns = each.excess_ns(loading_ns)
-        yield each.finding(_does(loads_ns, each.versus), loads_ns, ADVICE, Certainty.MEASURED)
-    if (slow := slow_by(evidence, Cause.LOADING)) is not None:
-        yield slow.finding(_does(slow.longer_ns, slow.versus), ADVICE)
-        return
+        yield each.finding(f" loads data {each.longer} than {each.versus}", ADVICE, Certainty.MEASURED)
     if late or not evidence.steps:
         return
     if (lost_ns := on_each_rank_ns(evidence, _in_loaders_ns)) >= STALL_SHARE * evidence.step_ns:
@@ -44,9 +37,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         )
         return
     lost_ns = before_work_ns(evidence)
-    if lost_ns < STALL_SHARE * evidence.step_ns:
-        return
-    if stalled_at(evidence) is not None:  # a line of the script explains it, in a job without a DataLoader
+    # A line of the script may explain it, in a job without a DataLoader.
+    if lost_ns < STALL_SHARE * evidence.step_ns or stalled_at(evidence) is not None:
         return
     yield Finding(
         title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
@@ -58,10 +50,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         certainty=Certainty.POSSIBLE,
         gain_ns=round(lost_ns),
     )
-
-
-def _does(loads_ns: int | None, than: str) -> str:
-    return f" loads data {text.duration(loads_ns)} a step longer than {than}"
 
 
 def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:

@@ -4,14 +4,12 @@ A group is slow if its fastest collective takes 1.5 times as long as the usual o
 same operation, bytes and number of ranks on one host.
 """
 
-from collections.abc import Iterable
 from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, Exposure, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import hosts_of
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import pcie_is_turned_down, pcie_words
 
@@ -20,7 +18,7 @@ FEWEST = 4
 """Fewest collectives of a group."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
@@ -36,7 +34,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield from _slow_groups(evidence, mean)
 
 
-def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -> Iterable[Finding]:
+def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -> Findings:
     device = view.device
     if (
         device is None
@@ -59,7 +57,7 @@ def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -
     )
 
 
-def _pcie(view: RankView, mean: Exposure) -> Iterable[Finding]:
+def _pcie(view: RankView, mean: Exposure) -> Findings:
     device = view.device
     if (
         device is None
@@ -84,12 +82,12 @@ def _pcie(view: RankView, mean: Exposure) -> Iterable[Finding]:
     )
 
 
-def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
+def _slow_groups(evidence: Evidence, mean: Exposure) -> Findings:
     calls = step_calls(evidence)
     times_ns: dict[tuple[str, int, int], dict[tuple[int, ...], list[int]]] = {}
     for each in calls.issued if calls is not None else ():
         size, ranks = each.bytes or 0, each.ranks
-        on_one_host = evidence.is_trace or len(hosts_of(evidence, each)) == 1
+        on_one_host = evidence.is_trace or len(evidence.hosts_of(each)) == 1
         if size >= LEAST_BYTES and on_one_host:
             alike = times_ns.setdefault((each.kind, size, len(ranks)), {})
             alike.setdefault(ranks, []).append(each.least_transfer_ns)

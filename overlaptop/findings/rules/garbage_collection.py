@@ -3,20 +3,16 @@
 Collections of the younger generations take microseconds and are not counted.
 """
 
-from collections.abc import Iterable
-from operator import attrgetter
 from statistics import fmean, median
 
 from overlaptop import text
-from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by, late_ranks
+from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.late import Cause, LateRank, late_ranks, suspects
 from overlaptop.findings.measures import full_collections
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
-_COLLECTIONS = attrgetter("full_collections")
 FEWEST = 2
 """Fewest steps with a full collection of a rank: one may be long for another reason."""
 ADVICE = (
@@ -25,30 +21,21 @@ ADVICE = (
 )
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    for each in late_by(evidence, Cause.COLLECTING):
-        collections = fmean(each.excesses[full_collections])
-        yield each.finding(
-            f" collects garbage and takes {text.duration(each.takes_ns)} a step longer than {each.versus}",
-            each.takes_ns,
-            ADVICE,
-            Certainty.LIKELY,
-            f"it makes {collections:.1f} full collections a step more; {each.takes_text}",
-        )
-    if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
-        yield slow.finding(
-            f" collects garbage and computes {text.duration(slow.longer_ns)} a step longer than "
-            f"{slow.versus}",
-            ADVICE,
-        )
-        return
-    if late_ranks(evidence) or evidence.window is None:
+def look(evidence: Evidence) -> Findings:
+    found = suspects(evidence, Cause.COLLECTING)
+    for each in found:
+        does, more = "computes", ""
+        if isinstance(each, LateRank):
+            does, collections = "takes", fmean(each.excesses[full_collections])
+            more = f"it makes {collections:.1f} full collections a step more; {each.takes_text}"
+        does = f" collects garbage and {does} {each.longer} than {each.versus}"
+        yield each.finding(does, ADVICE, Certainty.LIKELY, more)
+    if found or late_ranks(evidence) or evidence.window is None:
         return
     costs_ns = {
         rank: cost_ns
         for rank, view in evidence.ranks.items()
-        if any(map(_COLLECTIONS, view.history))
-        and (cost_ns := _cost_ns([step for step in view.history if step.step >= evidence.first]))
+        if (cost_ns := _cost_ns([step for step in view.history if step.step >= evidence.first]))
     }
     together_ns = round(sum(costs_ns.values()))
     if together_ns >= COSTLY_SHARE * evidence.step_ns:

@@ -3,14 +3,10 @@
 FSDP2 frees a layer's parameters after its forward pass by default.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposed_sum_ns
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gathers import gathers_of
-from overlaptop.findings.settings import most_on_a_host
+from overlaptop.findings.exposure import exposed_sum_ns, fsdp2_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 AGAIN = 0.5
 """Smallest share of the bytes that forward gathers."""
@@ -18,19 +14,19 @@ SPARE = 1.1
 """Required free memory, as a multiple of the needed memory."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    found, free_bytes = gathers_of(evidence), _free_bytes(evidence)
+def look(evidence: Evidence) -> Findings:
+    found, free_bytes = fsdp2_calls(evidence), _free_bytes(evidence)
     if found is None or free_bytes is None:
         return
+    again = found.gathers("backward")
     forward, backward = (
-        sum(each.bytes or 0 for each in found.of(which)) for which in ("forward", "backward")
+        sum(each.bytes or 0 for each in calls) for calls in (found.gathers("forward"), again)
     )
-    again = found.of("backward")
     gain_ns = found.mean.gain_ns(exposed_sum_ns(again))
     if backward < AGAIN * max(1, forward) or found.mean.is_little(gain_ns):
         return
     ranks = len(again[0].parts)
-    on_host = most_on_a_host(evidence)
+    on_host = evidence.most_on_a_host
     if free_bytes >= SPARE * backward:
         advice = f"fully_shard(..., reshard_after_forward=False): takes {text.byte_count(backward)} more"
     elif 1 < on_host < ranks and ranks % on_host == 0 and free_bytes >= SPARE * backward / on_host:

@@ -1,26 +1,23 @@
 """DDP copies gradients out of its buckets at the end of backward, since they are not views of them."""
 
-from collections.abc import Iterable
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.detail import computing, phases_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import gradients_of
+from overlaptop.findings.exposure import computing, phases_of, step_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.timeline.spans import clip, difference, length_ns, unflatten, union
 from overlaptop.wire.messages import StepDetail
 
 COSTLY_SHARE = 0.01
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
-    if gradients is None or gradients.gradient_as_bucket_view is not False or mean is None or calls is None:
+def look(evidence: Evidence) -> Findings:
+    gradients, calls = evidence.gradients, step_calls(evidence)
+    if gradients is None or gradients.gradient_as_bucket_view is not False or calls is None:
         return
     copies_ns = fmean(map(_copies_alone_ns, calls.step.details.values()))
-    if copies_ns < COSTLY_SHARE * mean.step_ns:
+    if copies_ns < COSTLY_SHARE * calls.mean.step_ns:
         return
     yield Finding(
         title=f"gradients are copied out of their buckets: {text.duration(copies_ns)} a step",

@@ -3,26 +3,22 @@
 Not raised for waits in receives: in a pipeline the late rank changes as stages pass work on.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
-from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import named_late
+from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.late import named_late, slow_host
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 
 JITTER_SHARE = 0.2
 """Smallest exposed wait as a share of the step. Every job has some jitter, more if ranks share CPUs."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     window = evidence.window
     if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or named_late(evidence):
         return
-    if window.in_receives or late_by_compute(evidence) is not None:
-        return
-    if slow_host(evidence) is not None:  # its counters say why ranks wait
+    # A rank's counters may say why ranks wait.
+    if window.in_receives or late_by_compute(evidence) or slow_host(evidence):
         return
     times = [each for step in evidence.steps if step.waits for each in step.waits.times.values()]
     if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):

@@ -4,14 +4,11 @@ DDP fills its buckets in the order in which gradients became ready in the first 
 gradient among the first ones delays its bucket and all later ones.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
-from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import gradients_of
+from overlaptop.findings.exposure import phases_of
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts
 
@@ -21,18 +18,18 @@ FEWEST = 4
 """Fewest buckets: with fewer the first one is late in any case."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    found, gradients = buckets_of(evidence), gradients_of(evidence)
+def look(evidence: Evidence) -> Findings:
+    found, gradients = buckets_of(evidence), evidence.gradients
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return
-    first = found.reduced[0]
+    first, mean = found.reduced[0], found.calls.mean
     part = first.parts[0]
     detail = found.calls.step.details[part.rank]
     backward = phases_of(detail, "backward")[first.nth]
     after_ns = part.start_ns - detail.start_ns - backward.start_ns
     length_ns = backward.end_ns - backward.start_ns
-    gain_ns = found.mean.gain_ns(after_ns - length_ns / len(found.reduced))
-    if after_ns < LATE * length_ns or found.mean.is_little(gain_ns):
+    gain_ns = mean.gain_ns(after_ns - length_ns / len(found.reduced))
+    if after_ns < LATE * length_ns or mean.is_little(gain_ns):
         return
     size_bytes = bucket_sizes(gradients.size_bytes, found.cap_mib * MIB, gradients.first_cap_bytes)[0]
     inside: list[int] = []
@@ -43,7 +40,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         title=f"the first bucket begins {text.duration(after_ns)} after backward, which takes "
         f"{text.duration(length_ns)}",
         measured=f"in it: {text.plural(len(inside), 'gradient')}, the largest of "
-        f"{text.byte_count(max(inside))}; {text.duration(found.mean.exposed_transfer_ns)} of transfer "
+        f"{text.byte_count(max(inside))}; {text.duration(mean.exposed_transfer_ns)} of transfer "
         "is exposed a step",
         advice=_advice(gradients),
         certainty=Certainty.POSSIBLE,

@@ -5,23 +5,20 @@ lateness has just begun, since no cause is steady yet; nor if ranks without a GP
 for each other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
-from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks
-from overlaptop.findings.lines import SlowLine
+from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks, slow_host
 from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, idling_ns
 from overlaptop.findings.rules.uneven_batches import late_by_compute
-from overlaptop.findings.settings import obeys_commands
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late) or slow_host(evidence) is not None:
         return
@@ -39,9 +36,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
         return
     if line is not None:
-        yield _at_line(late[0], line)
+        own, others = map(text.whole_percent, (line.share, line.others_share))
+        does = f" is at {line.line} for {own} of its step, {late[0].versus} for {others}"
+        yield late[0].finding(does, f"look at {line.place}", Certainty.POSSIBLE)
         return
-    more = "; overlaptop capture records every launch" if obeys_commands(evidence) else ""
+    more = "; overlaptop capture records every launch" if evidence.obeys_commands else ""
     verb = "is late" if len(late) == 1 else "are late in turn"
     yield Finding(
         title=f"why {evidence.name(ranks)} {verb} is not known",
@@ -50,17 +49,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         certainty=Certainty.POSSIBLE,
         gain_ns=max(each.gain_without() for each in late),
         ranks=ranks,
-    )
-
-
-def _at_line(late: LateRank, line: SlowLine) -> Finding:
-    """Return the finding that the rank spends longer at one line than the others, a possible cause."""
-    own, others = map(text.whole_percent, (line.share, line.others_share))
-    return late.finding(
-        f" is at {line.line} for {own} of its step, {late.versus} for {others}",
-        None,
-        f"look at {line.place}",
-        Certainty.POSSIBLE,
     )
 
 
@@ -83,7 +71,7 @@ def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
         return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"
     assert evidence.window is not None
     return (
-        f"they are late in {sum(each.late_count for each in late)} of "
+        f"they are late in {sum(each.lateness.late_count for each in late)} of "
         f"{evidence.window.lateness.collectives} collectives; the others wait {evidence.wait_text} a step; "
         + ("none of them takes longer between collectives in nearly every step" if seen else unseen)
     )

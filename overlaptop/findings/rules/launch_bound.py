@@ -1,14 +1,12 @@
 """The CPU cannot launch kernels as fast as the GPU runs them, on a late rank or on each rank."""
 
-from collections.abc import Iterable
 from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by, late_ranks
-from overlaptop.findings.launching import is_launch_bound, short_pauses_ns
-from overlaptop.findings.measures import idling_ns
+from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.idle import is_launch_bound, short_pauses_ns
+from overlaptop.findings.late import Cause, late_ranks, suspects
 
 ADVICE = (
     "launch less: torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, a larger "
@@ -16,12 +14,10 @@ ADVICE = (
 )
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    for each in late_by(evidence, Cause.LAUNCHING):
-        idle_ns = each.excess_ns(idling_ns)
+def look(evidence: Evidence) -> Findings:
+    for each in suspects(evidence, Cause.LAUNCHING):
         yield each.finding(
-            f" is launch-bound: GPU idle {text.duration(idle_ns)} a step longer than {each.whose}",
-            idle_ns,
+            f" is launch-bound: GPU idle {each.longer} than {each.whose}",
             f"top shows what else runs on its CPUs; {ADVICE}",
             Certainty.LIKELY,
         )

@@ -13,7 +13,7 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import caused_wait_ns, named_late
 from overlaptop.findings.lines import Sampled, slow_line
@@ -77,7 +77,7 @@ class LongSteps:
         return f"{len(self.numbers)} of {self.steps} steps"
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     long = long_steps(evidence)
     if (
         long is None

@@ -4,14 +4,11 @@ The finding names what serialises them if it is known: an environment variable, 
 raised if a rule of CAUSES names the cause.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.evidence import SWITCHED_ON, Evidence
 from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
-from overlaptop.findings.settings import can_set, gradients_of, is_on, ranks_with, uses_fsdp2
 from overlaptop.findings.stages import pipelines_of
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH
@@ -20,7 +17,7 @@ CAUSES = (timing_events, one_queue, bucket_too_large, prefetch_too_shallow)
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
@@ -41,20 +38,20 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _cause(evidence: Evidence) -> tuple[str, Certainty] | None:
     """Return advice; None: it would be of no use."""
-    if ranks_with(evidence, "CUDA_LAUNCH_BLOCKING", "1"):
+    if evidence.ranks_with("CUDA_LAUNCH_BLOCKING", "1"):
         return "unset CUDA_LAUNCH_BLOCKING: each launch waits for the GPU", Certainty.MEASURED
     for variable in BLOCKING:
-        if is_on(evidence, variable):
+        if evidence.ranks_with(variable, *SWITCHED_ON):
             return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
-    if uses_fsdp2(evidence):
-        by_command = can_set(evidence, PREFETCH["forward"])
+    if evidence.uses_fsdp2:
+        by_command = evidence.can_set(PREFETCH["forward"])
         try_it = f"; to try it now: overlaptop set {PREFETCH['forward']}=2" if by_command else ""
         return (
             "FSDP2 hides its gathers where the CPU runs ahead: leave out .item() and synchronize() "
             f"in forward and backward, or call set_modules_to_forward_prefetch(){try_it}",
             Certainty.POSSIBLE,
         )
-    if gradients_of(evidence) is not None:
+    if evidence.gradients is not None:
         return None  # DistributedDataParallel issues them beside backward: see the rules about buckets
     if pipelines_of(evidence):
         return None  # the schedule says when: see the rules about stages

@@ -4,20 +4,17 @@ CUDA_DEVICE_MAX_CONNECTIONS=1 orders the launches of all streams. Megatron's ten
 FSDP2 gathers and reduces on streams of its own, which it serialises with compute.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.rules import timing_events
-from overlaptop.findings.settings import ranks_with, uses_fsdp2
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    ranks = ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1")
+def look(evidence: Evidence) -> Findings:
+    ranks = evidence.ranks_with("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     mean = exposure(evidence)
-    if not ranks or not uses_fsdp2(evidence) or mean is None or not mean.one_after_the_other:
+    if not ranks or not evidence.uses_fsdp2 or mean is None or not mean.one_after_the_other:
         return
     if any(timing_events.look(evidence)):
         return

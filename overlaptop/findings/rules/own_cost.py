@@ -1,9 +1,7 @@
 """overlaptop itself makes steps longer. The baseline are the job's own unmeasured steps."""
 
-from collections.abc import Iterable
-
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
@@ -13,7 +11,7 @@ ERRORS = 2
 """Standard errors of one look. Of the looks of a whole run, one in forty would exceed two by chance."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     middle = middle_cost(evidence.ranks.values())
     if middle is None or not evidence.steps or middle.change - ERRORS * middle.error < COSTLY_SHARE:
         return

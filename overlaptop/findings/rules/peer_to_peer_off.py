@@ -4,22 +4,19 @@ NCCL_P2P_DISABLE=1 makes NCCL use host memory even beside NVLinks. NCCL_SHM_DISA
 network between GPUs without peer access. Both are often left over from a workaround.
 """
 
-from collections.abc import Iterable
-
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import ranks_with
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 INSTEAD = {"NCCL_P2P_DISABLE": "the memory of the host", "NCCL_SHM_DISABLE": "the network"}
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
     for variable, instead in INSTEAD.items():
-        ranks = ranks_with(evidence, variable, "1")
+        ranks = evidence.ranks_with(variable, "1")
         if len(ranks) < 2:
             continue
         yield Finding(

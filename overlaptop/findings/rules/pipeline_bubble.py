@@ -1,10 +1,8 @@
 """Pipeline stages are idle while the pipeline fills and drains, as the schedule's formula has it."""
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.stages import bubble, pipelines_of
 
 LARGE = 0.15
@@ -15,7 +13,7 @@ MORE = 4
 """Advised micro-batches per stage: they leave a bubble of a fifth."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     for found in pipelines_of(evidence):
         share, stages = found.idle_ns / found.step_ns, len(found.compute_ns)
         least, most = AS_PREDICTED

@@ -5,14 +5,12 @@ layer computes, no prefetch depth helps: the stream is never idle, so it never g
 all-gather of layer i + d is issued when layer i begins to compute, so the slowest one may take d layers.
 """
 
-from collections.abc import Iterable
+from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposed_sum_ns
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gathers import Gathers, gathers_of
-from overlaptop.findings.settings import can_set, knob_of
+from overlaptop.findings.exposure import StepCalls, exposed_sum_ns, fsdp2_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25
@@ -22,27 +20,27 @@ FEWEST = 3
 """Fewest gathers after the first."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    found = gathers_of(evidence)
+def look(evidence: Evidence) -> Findings:
+    found = fsdp2_calls(evidence)
     if found is None:
         return
     for which, name in PREFETCH.items():
-        knob = knob_of(evidence, name)
+        knob = evidence.knob(name)
         if knob is not None and not knob.refusal:
-            commanded = can_set(evidence, name)
+            commanded = evidence.can_set(name)
             yield from _of_pass(found, which, name, knob.value or 0, commanded=commanded)
 
 
-def _of_pass(found: Gathers, which: str, name: str, present: int, *, commanded: bool) -> Iterable[Finding]:
-    gathers = found.of(which)
-    layer_ns, behind = found.layer_ns(which), gathers[1:]
+def _of_pass(found: StepCalls, which: str, name: str, present: int, *, commanded: bool) -> Findings:
+    gathers = found.gathers(which)
+    layer_ns, behind = round(found.compute_ns(which) / max(1, len(gathers))), gathers[1:]
     if len(behind) < FEWEST or not layer_ns:
         return
     exposed = [each for each in behind if each.exposed_transfer_ns >= EXPOSED * each.least_transfer_ns]
     gain_ns = found.mean.gain_ns(exposed_sum_ns(exposed))
     if len(exposed) < MOSTLY * len(behind) or found.mean.is_little(gain_ns):
         return
-    usual_ns = found.usual_ns(which)
+    usual_ns = round(median(each.least_transfer_ns for each in gathers))
     slowest_ns = max(each.least_transfer_ns for each in gathers)
     if not 0 < usual_ns < layer_ns:
         return

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from overlaptop import text
 from overlaptop.findings.evidence import MIN_STEPS, Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.timeline.collectives import is_point_to_point, kind_of
 from overlaptop.wire.messages import StepDetail
 
@@ -24,7 +24,7 @@ _Odd: TypeAlias = tuple[str, tuple[int, ...], str]
 """A group, the differing ranks, and the difference."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     steps = [step for step in evidence.steps if step.is_drawn]
     if len(steps) < MIN_STEPS:
         return

@@ -1,20 +1,17 @@
 """Gradients are accumulated over several micro-batches, and reduced in each."""
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposed_sum_ns, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import gradients_of, uses_fsdp2
+from overlaptop.findings.exposure import exposed_sum_ns, step_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 MUCH = 0.25
 """Smallest share of the gradients' bytes: less may be a compressed reduction."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
-    if mean is None or calls is None or (gradients is None and not uses_fsdp2(evidence)):
+def look(evidence: Evidence) -> Findings:
+    gradients, calls = evidence.gradients, step_calls(evidence)
+    if calls is None or (gradients is None and not evidence.uses_fsdp2):
         return
     kind, group = ("allreduce", gradients.group) if gradients is not None else ("reducescatter", "")
     least_bytes = MUCH * sum(gradients.size_bytes) if gradients is not None else 0
@@ -23,8 +20,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if count < 2 or len(set(sent)) > 1 or sent[0] < max(1, least_bytes):
         return
     saved_ns = exposed_sum_ns(each for each in reduced if each.nth < count - 1)
-    gain_ns = mean.gain_ns(saved_ns)
-    if mean.is_little(gain_ns):
+    gain_ns = calls.mean.gain_ns(saved_ns)
+    if calls.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"gradients are reduced in each of {count} micro-batches: {text.duration(gain_ns)} a step "

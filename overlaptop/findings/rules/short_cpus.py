@@ -1,18 +1,17 @@
 """All ranks wait for a CPU: of theirs are too few, or others use them. One rank alone: `busy_cpu`."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 LEAST_SHARE = 0.15
 LEAST_STEPS = 16
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     steps = evidence.counted
     if len(steps) < LEAST_STEPS:
         return

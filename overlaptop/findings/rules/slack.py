@@ -3,18 +3,16 @@
 No other finding then blames the late rank.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.late import trailing
 
 ALIKE = 0.9
 """Hosts' times are similar if none is below this share of the longest."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     for late in trailing(evidence):
         longest = max(late.others, key=lambda rank: late.own[rank].longest_ns)
         own = late.own[longest]

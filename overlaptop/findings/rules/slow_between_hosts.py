@@ -8,30 +8,29 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import LEAST_BYTES, exposed_sum_ns, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import can_set, gradients_of, hosts_of, ranks_with, uses_fsdp2
+from overlaptop.findings.exposure import LEAST_BYTES, exposed_sum_ns, step_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 FAR_BELOW = 0.25
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    mean, calls = exposure(evidence), step_calls(evidence)
-    if mean is None or calls is None or not mean.costly:
+def look(evidence: Evidence) -> Findings:
+    calls = step_calls(evidence)
+    if calls is None or not calls.mean.costly:
         return
     between: list[Collective] = []
     within: list[Collective] = []
     for each in calls.issued:
-        hosts = hosts_of(evidence, each)
+        hosts = evidence.hosts_of(each)
         if hosts:
             (between if len(hosts) > 1 else within).append(each)
     rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or _peak(evidence)
     if rate is None or reference is None or rate >= FAR_BELOW * reference:
         return
-    exposed_ns = mean.gain_ns(exposed_sum_ns(between))
-    if mean.is_little(exposed_ns):
+    exposed_ns = calls.mean.gain_ns(exposed_sum_ns(between))
+    if calls.mean.is_little(exposed_ns):
         return
     inside = "collectives within a host move" if within else "its NVLinks can move"
     yield Finding(
@@ -60,15 +59,15 @@ def _peak(evidence: Evidence) -> float | None:
 
 
 def _advice(evidence: Evidence) -> str:
-    if ranks_with(evidence, "NCCL_IB_DISABLE", "1"):
+    if evidence.ranks_with("NCCL_IB_DISABLE", "1"):
         return "unset NCCL_IB_DISABLE if the hosts have InfiniBand or RoCE"
-    if uses_fsdp2(evidence):
+    if evidence.uses_fsdp2:
         return (
             "shard within a host and replicate between them: fully_shard(..., mesh="
             "init_device_mesh('cuda', (hosts, GPUs of one)))"
         )
-    if gradients_of(evidence) is not None:
-        measure = "; overlaptop tune measures it" if can_set(evidence, BUCKET_CAP_MB) else ""
+    if evidence.gradients is not None:
+        measure = "; overlaptop tune measures it" if evidence.can_set(BUCKET_CAP_MB) else ""
         larger = f"larger buckets (DDP's {BUCKET_CAP_MB}{measure})"
         return f"{larger}, or fewer reductions: accumulate with model.no_sync()"
     return "keep the groups that move most within a host; NCCL_DEBUG=INFO says over which network they go"

@@ -3,13 +3,9 @@
 findings/late.py decides whether it is why a rank is late (`Cause.COPYING`).
 """
 
-from collections.abc import Iterable
-
-from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by
-from overlaptop.findings.measures import copying_ns
+from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.late import Cause, suspects
 
 ADVICE = (
     "copy from pinned memory (pin_memory=True) with non_blocking=True on a stream of its own; nvidia-smi "
@@ -17,8 +13,6 @@ ADVICE = (
 )
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    for late in late_by(evidence, Cause.COPYING):
-        longer_ns = late.excess_ns(copying_ns)
-        does = f" copies {text.duration(longer_ns)} a step longer than {late.versus}"
-        yield late.finding(does, longer_ns, ADVICE, Certainty.LIKELY)
+def look(evidence: Evidence) -> Findings:
+    for late in suspects(evidence, Cause.COPYING):
+        yield late.finding(f" copies {late.longer} than {late.versus}", ADVICE, Certainty.LIKELY)

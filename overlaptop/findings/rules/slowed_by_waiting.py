@@ -3,16 +3,14 @@
 A late rank then costs more than the exposed wait.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.late import late_ranks
 from overlaptop.fleet.waits import WORTH_SHARE
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     for late in late_ranks(evidence):
         if not late.slows_ns or late.slows_ns < WORTH_SHARE * evidence.step_ns:
             continue

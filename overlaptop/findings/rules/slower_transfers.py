@@ -6,14 +6,14 @@ baseline after three quarters of the history. Not raised if ranks wait for CPUs,
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from statistics import median_low
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, exposure
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
 from overlaptop.fleet.waits import StepTransfer
 
@@ -28,7 +28,7 @@ KIND_STEPS = 16
 """Newest steps that decide which kind of step is compared: some jobs alternate."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return

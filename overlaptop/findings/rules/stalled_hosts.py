@@ -1,15 +1,13 @@
 """All hosts spend long at one script line while their GPUs have nothing to compute."""
 
-from collections.abc import Iterable
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.idle import before_work_ns, stalled_at
 from overlaptop.findings.late import late_ranks
-from overlaptop.findings.stalls import before_work_ns, stalled_at
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     line, lost_ns = stalled_at(evidence), before_work_ns(evidence)
     if line is None or late_ranks(evidence):
         return

@@ -5,20 +5,15 @@ H200s, DDP; pytorch issue 143890, TransformerEngine issue 1353). Raised if both 
 overlaps.
 """
 
-from collections.abc import Iterable
-
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.evidence import SWITCHED_ON, Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import is_on, ranks_with
+from overlaptop.findings.finding import Certainty, Finding, Findings
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    timed = frozenset(is_on(evidence, "TORCH_NCCL_ENABLE_TIMING"))
-    ranks = tuple(
-        rank for rank in ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1") if rank in timed
-    )
+def look(evidence: Evidence) -> Findings:
+    timed = frozenset(evidence.ranks_with("TORCH_NCCL_ENABLE_TIMING", *SWITCHED_ON))
+    ranks = tuple(rank for rank in evidence.ranks_with("CUDA_DEVICE_MAX_CONNECTIONS", "1") if rank in timed)
     mean = exposure(evidence)
     if not ranks or mean is None or not mean.one_after_the_other:
         return

@@ -5,16 +5,15 @@ late in most steps nonetheless, without a steady cause.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import lru_cache
 from statistics import mean, median
 from typing import NamedTuple
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
-from overlaptop.findings.late import Cause, late_by, late_ranks
+from overlaptop.findings.late import Cause, late_ranks, suspects
 from overlaptop.findings.measures import STEADY, computing_ns, cpus_are_short
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import LATE_SHARE
@@ -22,16 +21,10 @@ from overlaptop.fleet.waits import LATE_SHARE
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    for each in late_by(evidence, Cause.UNEVEN):
-        longer_ns = each.excess_ns(computing_ns)
-        yield each.finding(
-            f" computes {text.duration(longer_ns)} a step longer than {each.versus}, by a different time "
-            "in each",
-            longer_ns,
-            ADVICE,
-            Certainty.POSSIBLE,
-        )
+def look(evidence: Evidence) -> Findings:
+    for each in suspects(evidence, Cause.UNEVEN):
+        does = f" computes {each.longer} than {each.versus}, by a different time in each"
+        yield each.finding(does, ADVICE, Certainty.POSSIBLE)
     found = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute(evidence)
     if found is not None:
         yield Finding(

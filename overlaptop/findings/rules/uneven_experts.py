@@ -4,19 +4,18 @@ Bytes are the larger of a rank's input and output.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from statistics import mean
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.timeline.collectives import kind_of
 
 UNEVEN = 1.3
 """Smallest ratio. Routers with an auxiliary loss stay below it (capacity factors of 1.25 are usual)."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     of_group: defaultdict[str, Counter[int]] = defaultdict(Counter)
     lasts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for step in evidence.steps:

@@ -1,12 +1,12 @@
 """One stage of a pipeline computes longer than the others, and they wait for it in each micro-batch."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from statistics import fmean, median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.findings.late import Cause, late_ranks
 from overlaptop.findings.stages import computed_ns, pipelines_of
 from overlaptop.fleet.window import FIRST_STEPS
@@ -15,7 +15,7 @@ LONGER = 1.15
 """Smallest ratio to the mean of all stages."""
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
+def look(evidence: Evidence) -> Findings:
     causes = {late.rank: late.cause for late in late_ranks(evidence)}
     for found in pipelines_of(evidence):
         by_rank = found.compute_ns

@@ -1,29 +1,26 @@
 """DDP searches the graph for unused parameters, on the CPU, while the GPU is idle."""
 
-from collections.abc import Iterable
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.detail import computing, phases_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import gradients_of
+from overlaptop.findings.exposure import computing, phases_of, step_calls
+from overlaptop.findings.finding import Certainty, Finding, Findings
 from overlaptop.timeline.spans import difference, unflatten
 from overlaptop.wire.messages import StepDetail
 
 COSTLY_SHARE = 0.01
 
 
-def look(evidence: Evidence) -> Iterable[Finding]:
-    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
+def look(evidence: Evidence) -> Findings:
+    gradients, calls = evidence.gradients, step_calls(evidence)
     if gradients is None or not gradients.find_unused_parameters or gradients.static_graph:
         return
     exact = all(view.info is not None and view.info.compute_exact for view in evidence.ranks.values())
-    if mean is None or calls is None or not exact:
+    if calls is None or not exact:
         return
     gap_ns = fmean(map(_gap_ns, calls.step.details.values()))
-    if gap_ns < COSTLY_SHARE * mean.step_ns:
+    if gap_ns < COSTLY_SHARE * calls.mean.step_ns:
         return
     yield Finding(
         title=f"DDP searches for unused parameters while GPUs are idle: {text.duration(gap_ns)} a step",

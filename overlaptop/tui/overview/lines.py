@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from overlaptop.findings.bound import bound_by
+from overlaptop.findings.first_line import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import Window
 from overlaptop.fleet.trouble import trouble_of

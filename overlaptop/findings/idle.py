@@ -1,13 +1,30 @@
-"""Whether a rank's CPU launches too slowly, and where its GPU pauses."""
+"""When GPUs have nothing to do: pauses, launches that are too slow, and the start of each step."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.detail import pauses
 from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import computing
+from overlaptop.findings.lines import ScriptLine, common_line
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD
-from overlaptop.timeline.spans import length_ns
+from overlaptop.timeline.spans import Spans, difference, from_pairs, length_ns, unflatten, union
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
+
+LONG_PAUSE_NS = 1_000_000
+"""Shortest long pause. A launch takes about 10 µs, Python between two launches about 100 µs."""
+STALL_SHARE = 0.1
+"""Smallest share of the step that is idle on all ranks."""
+
+
+def pauses(detail: StepDetail) -> Spans:
+    """Return the spans of LONG_PAUSE_NS or more without work: (n, 2), ns from the step's start."""
+    busy = union(computing(detail), *map(unflatten, (detail.comm_spans_ns, detail.copy_spans_ns)))
+    idle = difference(from_pairs([(0, detail.step_ns)]), busy)
+    found: Spans = idle[idle[:, 1] - idle[:, 0] >= LONG_PAUSE_NS]
+    return found
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
@@ -68,3 +85,49 @@ def longest_pause(evidence: Evidence, rank: int) -> str:
         f"the longest pause, {text.duration(end_ns - start_ns)}, {inside}{text.duration(start_ns)} after "
         "the step's start"
     )
+
+
+@lru_cache(maxsize=1)  # two rules ask for it
+def stalled_at(evidence: Evidence) -> ScriptLine | None:
+    """Return the line where all hosts are while their GPUs have nothing to compute. None: GPUs have work,
+    the job has a DataLoader, or ranks have no common line.
+    """
+    lost_ns = before_work_ns(evidence)
+    if not lost_ns or lost_ns < STALL_SHARE * evidence.step_ns or may_load(evidence):
+        return None
+    return common_line(evidence, lost_ns / evidence.step_ns)
+
+
+def may_load(evidence: Evidence) -> bool:
+    """Return whether a rank's thread was ever in a DataLoader, or that is not known."""
+    spent = {step.loading_ns for view in evidence.ranks.values() for step in view.history}
+    return spent - {None} != {0}
+
+
+@lru_cache(maxsize=1)
+def before_work_ns(evidence: Evidence) -> float:
+    """Return the time from the step's start to the first kernel, the smallest of all ranks."""
+    return on_each_rank_ns(evidence, _before_work_ns)
+
+
+def on_each_rank_ns(
+    evidence: Evidence, measure: Callable[[RankInfo, StepTotals, StepDetail | None], int | None]
+) -> float:
+    """Return the smallest of the ranks' medians over steps; 0 if one is not known."""
+    least_ns: list[float] = []
+    for rank, view in evidence.ranks.items():
+        lost = [
+            ns
+            for step in evidence.steps
+            if view.info is not None
+            and (ns := measure(view.info, step.totals[rank], step.details.get(rank))) is not None
+        ]
+        least_ns.append(median(lost) if lost else 0.0)
+    return min(least_ns, default=0.0)
+
+
+def _before_work_ns(info: RankInfo, _step: StepTotals, detail: StepDetail | None) -> int | None:
+    if detail is None or not info.compute_exact:
+        return None
+    lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.fused_spans_ns)
+    return min((lane[0] for lane in lanes if lane), default=None)
