@@ -15,13 +15,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from statistics import fmean, median, pstdev
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.trials.effect import LOOKS, Effect, Pair
-from overlaptop.trials.steps import JobStep, StepReader
 from overlaptop.wire.commands import (
     ABOUT_KNOBS,
     MAX_TRIAL_STEPS,
@@ -44,11 +44,9 @@ SWITCH_STEPS = 2
 """Steps that a switch disturbs, for example while DDP rebuilds its buckets."""
 BUDGET_STEPS, BUDGET_NS = 1_000, 90_000_000_000
 """Default budget for each candidate: this many steps, or steps for this long, whichever is more."""
-AGAIN_NS = 1_000_000_000
-"""Pause before a failed trial is requested again."""
-TRIES = 3
-BUSY_NS = 60_000_000_000
-"""Maximum wait for another command, such as a capture."""
+AGAIN_NS, FAILING_NS = 2_000_000_000, 30_000_000_000
+"""Pause before a failed trial is requested again, such as during a capture. Time of failures that ends
+trials."""
 LOST_NS = 120_000_000_000
 """Maximum time without a connection. A host is retried every 30 s or so."""
 
@@ -85,26 +83,58 @@ class Tried:
         return not (self.known or self.refused or len(self.pairs) >= LOOKS[-1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrialsState:
-    """The state of all trials at one moment."""
+    """The present state of all trials."""
 
-    tried: tuple[Tried, ...]
-    """In the candidates' order."""
-    present_ns: float | None
-    """Mean step with the present value, over all pairs. None before the first pair."""
-    doing: str
-    """Current activity as one line."""
-    over: bool
-    why: str
-    """Why they ended early. Empty if they did not, or still run."""
-    failed: bool
-    """They were neither completed nor stopped by a person."""
-    spent_steps: int
+    by_key: dict[int, Tried]
+    """By the candidates' keys, in their order."""
     budget_steps: int | None
     """None if not known yet."""
-    left_ns: int | None
-    """Length of the steps left of the budget. None if not known yet."""
+    doing: str = "waits for the job's next step"
+    """Current activity as one line."""
+    over: bool = False
+    why: str = ""
+    """Why they ended early. Empty if they did not, or still run."""
+    failed: bool = False
+    """They were neither completed nor stopped by a person."""
+    spent_steps: int = 0
+    step_ns: float | None = None
+    """Length of a step with the present value. None if not known yet."""
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        return tuple(self.by_key.values())
+
+    @property
+    def present_ns(self) -> float | None:
+        """Mean step with the present value, over all pairs. None before the first pair."""
+        pairs = [pair for each in self.tried for pair in each.pairs]
+        return fmean(pair.present_ns for pair in pairs) if pairs else None
+
+    @property
+    def left_ns(self) -> int | None:
+        """Length of the steps left of the budget. None if not known yet."""
+        if self.budget_steps is None or self.step_ns is None:
+            return None
+        return round(max(0, self.budget_steps - self.spent_steps) * self.step_ns)
+
+    def end(self, why: str, *, failed: bool) -> None:
+        if not self.over:
+            self.over, self.why, self.failed, self.doing = True, why, failed, why or "done"
+
+
+@dataclass(frozen=True, slots=True)
+class _JobStep:
+    """A step that all ranks have finished."""
+
+    number: int
+    step_ns: int
+    """Median over the ranks."""
+    disturbed: bool
+    """A capture, or the switch between two values, disturbed it on some rank."""
+    in_trial: bool
+    """A trial was running on some rank."""
 
 
 @dataclass(slots=True)
@@ -150,74 +180,81 @@ class Trials:
         ``budget_steps``: no trial begins that would end after this many. None: BUDGET_STEPS and BUDGET_NS
         apply.
         """
+        self.state = TrialsState({each.key: Tried(each) for each in candidates}, budget_steps)
         self._session, self._measure, self._is_known = session, measure, is_known
-        self._all = {candidate.key: Tried(candidate) for candidate in candidates}
-        self._budget_steps = budget_steps
-        self._step_ns: float | None = None
         self._chance = random.Random(0)  # noqa: S311 - an order, not a secret
         self._round: list[int] = []
         """Keys of the candidates left in this round; the next one is last."""
-        self._reader = StepReader()
-        self._steps: dict[int, JobStep] = {}
+        self._next: int | None = None
+        """Number of the next step to read. None before the first Snapshot with steps."""
+        self._steps: dict[int, _JobStep] = {}
         """Steps since the last pair was measured."""
         self._free_from = WARM_UP_STEPS
         """First step that may count as present value before the next trial."""
         self._asked: _Asked | None = None
         self._lags: deque[int] = deque(maxlen=4)
-        self._again_ns = self._busy_since_ns = 0
-        self._failures = 0
-        self._spent = 0
+        """Steps from the latest requests to their trials."""
+        self._again_ns = 0
+        self._failing_since_ns: int | None = None
         self._job = ""
         self._pids: dict[int, int] = {}
-        self._earlier: frozenset[str] | None = None
-        self._own: set[str] = set()
-        self._doing, self._why, self._failed, self.over = "waits for the job's next step", "", False, False
+        self._known_commands: set[str] = set()
+        """Those from before the trials, and the trials' own."""
+
+    @property
+    def over(self) -> bool:
+        return self.state.over
 
     def stop(self, why: str = "stopped") -> None:
         """Start no more trials. A trial under way ends by itself."""
-        self._end(why, failed=False)
+        self.state.end(why, failed=False)
 
     def tick(self, snapshot: Snapshot) -> None:
         """Read the job's new steps, and start the next trial if possible."""
         if self.over or snapshot.job is None or snapshot.replaying:
             return
-        if self._earlier is None:
+        if not self._job:
             self._job = snapshot.job.job
-            self._earlier = frozenset(view.id for view in snapshot.commands)
+            self._known_commands = {view.id for view in snapshot.commands}
         if why := self._interruption(snapshot):
-            self._end(why, failed=True)
+            self.state.end(why, failed=True)
             return
-        steps = self._reader.read(snapshot)
-        self._steps.update((step.number, step) for step in steps)
-        self._spent += len(steps)
+        self._read(snapshot)
         if snapshot.hub_state is not HubState.LIVE:
-            self._doing = "waits: there is no connection to the job"
+            self.state.doing = "waits: there is no connection to the job"
             if snapshot.at_ns - snapshot.hub_since_ns > LOST_NS:
-                self._end("the connection to the job broke and did not come back", failed=True)
+                self.state.end("the connection to the job broke and did not come back", failed=True)
             return
-        self._follow(snapshot)
+        if self._asked is not None and not self._asked.done:
+            self._follow(self._asked, snapshot)
         if self._asked is not None and self._asked.done:
             self._take_pair(self._asked)
         if self._asked is None and not self.over:
             self._go_on(snapshot)
 
-    @property
-    def state(self) -> TrialsState:
-        pairs = [pair for each in self._all.values() for pair in each.pairs]
-        budget_steps, left_ns = self._budget_steps, None
-        if budget_steps is not None and self._step_ns is not None:
-            left_ns = round(max(0, budget_steps - self._spent) * self._step_ns)
-        return TrialsState(
-            tried=tuple(self._all.values()),
-            present_ns=fmean(pair.present_ns for pair in pairs) if pairs else None,
-            doing=self._doing,
-            over=self.over,
-            why=self._why,
-            failed=self._failed,
-            spent_steps=self._spent,
-            budget_steps=budget_steps,
-            left_ns=left_ns,
-        )
+    def _read(self, snapshot: Snapshot) -> None:
+        """Add the steps that all running ranks finished since the last call; none on the first call."""
+        views = [view for view in snapshot.ranks if view.last is not None and not view.ended]
+        done = min((view.last.step for view in views if view.last is not None), default=None)
+        if done is None:
+            return
+        first, self._next = self._next, done + 1
+        if first is None or self._next < first:  # another process counts from 0 again
+            return
+        of_rank = [
+            {step.step: step for step in takewhile(lambda step: step.step >= first, reversed(view.history))}
+            for view in views
+        ]
+        for number in range(first, self._next):
+            seen = [steps[number] for steps in of_rank if number in steps]
+            if seen:  # some were lost if the connection was broken for long
+                self.state.spent_steps += 1
+                self._steps[number] = _JobStep(
+                    number,
+                    round(median(step.step_ns for step in seen)),
+                    any(step.captured or step.transitional for step in seen),
+                    any(step.trial for step in seen),
+                )
 
     # Events of the job and of other users
 
@@ -233,100 +270,86 @@ class Trials:
             if view.info is not None and self._pids.setdefault(view.rank, view.info.pid) != view.info.pid:
                 return f"rank {view.rank} was started again"
         for other in snapshot.commands:
-            if other.id not in self._own | (self._earlier or frozenset()) and _changes(other):
+            if other.id not in self._known_commands and _changes(other):
                 return f"somebody else changed the job: {other.words} ({other.by})"
         return ""
 
-    def _follow(self, snapshot: Snapshot) -> None:
-        asked = self._asked
-        if asked is None or asked.done:
-            return
+    def _follow(self, asked: _Asked, snapshot: Snapshot) -> None:
         view = snapshot.command(asked.command.id)
         if view is None:
-            self._fail("the trial was lost on the way", snapshot.at_ns)
+            self._try_again("the trial was lost on the way", snapshot.at_ns)
             return
+        tried = self.state.by_key[asked.key]
         if view.step is not None and asked.first is None:
             asked.first = view.step
             self._lags.append(view.step - asked.asked_before)
-            self._doing = f"tries {self._all[asked.key].candidate.name} from step {view.step:,} on"
+            self.state.doing = f"tries {tried.candidate.name} from step {view.step:,} on"
         if view.state == TRIED:
             asked.done = view.done
             if is_delay(asked.command):
                 timed = view.new if view.new.isdecimal() else "0"
                 asked.delay_ns = int(timed) or argument(asked.command, "delay_ns")
-            self._failures = self._busy_since_ns = 0
+            self._failing_since_ns = None
         elif view.state == UNKNOWN:
-            self._end(f"not known whether the trial was made: {view.reason}", failed=True)
+            self.state.end(f"not known whether the trial was made: {view.reason}", failed=True)
         elif view.state == FAILED and view.busy:
-            self._wait_for_others(view, snapshot.at_ns)
+            self._try_again(view.reason, snapshot.at_ns)
         elif view.state == FAILED and view.step is not None:
-            self._end(f"the trial failed: {view.reason}", failed=True)
-        elif not self._all[asked.key].pairs and any(rank.state == "refused" for rank in view.ranks):
+            self.state.end(f"the trial failed: {view.reason}", failed=True)
+        elif not tried.pairs and any(rank.state == "refused" for rank in view.ranks):
             self._refuse(asked.key, view.reason)
             self._asked = None
         elif view.state == FAILED:
-            self._fail(view.reason, snapshot.at_ns)
+            self._try_again(view.reason, snapshot.at_ns)
 
-    def _wait_for_others(self, view: CommandView, now_ns: int) -> None:
+    def _try_again(self, why: str, now_ns: int) -> None:
         self._asked, self._again_ns = None, now_ns + AGAIN_NS
-        self._busy_since_ns = self._busy_since_ns or now_ns
-        self._doing = "waits: another command is under way"
-        if now_ns - self._busy_since_ns > BUSY_NS:
-            self._end(view.reason, failed=True)
-
-    def _fail(self, why: str, now_ns: int) -> None:
-        self._asked, self._again_ns = None, now_ns + AGAIN_NS
-        self._failures += 1
-        if self._failures > TRIES:
-            self._end(why, failed=True)
-
-    def _end(self, why: str, *, failed: bool) -> None:
-        if not self.over:
-            self.over, self._why, self._failed, self._doing = True, why, failed, why or "done"
+        self.state.doing = f"waits: {why}"
+        if self._failing_since_ns is None:
+            self._failing_since_ns = now_ns
+        if now_ns - self._failing_since_ns > FAILING_NS:
+            self.state.end(why, failed=True)
 
     # Trying and measuring
 
     def _go_on(self, snapshot: Snapshot) -> None:
-        self._round = [key for key in self._round if self._all[key].open]
+        state, by_key = self.state, self.state.by_key
+        self._round = [key for key in self._round if by_key[key].open]
         if not self._round:
-            self._round = [key for key, each in self._all.items() if each.open]
+            self._round = [key for key, each in by_key.items() if each.open]
             self._chance.shuffle(self._round)
         if not self._round:
-            self._end("", failed=False)
+            state.end("", failed=False)
             return
         before = self._present(self._free_from, None)
         if len(before) < BLOCK_STEPS // 2:
-            self._doing = "waits for steps to compare with"
+            state.doing = "waits for steps to compare with"
             return
-        step_ns = self._step_ns = median(step.step_ns for step in before)
-        if self._budget_steps is None:
-            self._budget_steps = len(self._all) * round(longest_ns(step_ns) / step_ns)
-        after = SETTLE_STEPS + _block_steps(step_ns) // 2
-        needed = max(self._lags, default=0) + trial_steps(step_ns) + after
-        if self._spent + needed > self._budget_steps:
-            self._end(f"the budget of {self._budget_steps:,} steps is used up", failed=False)
+        step_ns = state.step_ns = median(step.step_ns for step in before)
+        if state.budget_steps is None:
+            state.budget_steps = len(by_key) * round(longest_ns(step_ns) / step_ns)
+        half, steps = _block_steps(step_ns) // 2, trial_steps(step_ns)
+        needed = max(self._lags, default=0) + steps + SETTLE_STEPS + half
+        if state.spent_steps + needed > state.budget_steps:
+            state.end(f"the budget of {state.budget_steps:,} steps is used up", failed=False)
             return
         # While the ranks agree, the job continues with the present value.
         soon = len(before) + max(0, min(self._lags, default=0) - 1)
-        if (
-            soon < _block_steps(step_ns) // 2
-            or snapshot.at_ns < self._again_ns
-            or self._reader.next is None
-        ):
+        if soon < half or snapshot.at_ns < self._again_ns or self._next is None:
             return
-        key, steps = self._round.pop(), trial_steps(step_ns)
-        candidate = self._all[key].candidate
+        key = self._round.pop()
+        candidate = by_key[key].candidate
         try:
             command = candidate.make(steps)
         except ValueError as error:
             self._refuse(key, str(error))
             return
         if why := self._session.send(command):
-            self._fail(why, snapshot.at_ns)
+            self._try_again(why, snapshot.at_ns)
             return
-        self._own.add(command.id)
-        self._asked = _Asked(key, command, steps, self._reader.next)
-        self._doing = f"ranks agree on a step to try {candidate.name}"
+        self._known_commands.add(command.id)
+        self._asked = _Asked(key, command, steps, self._next)
+        state.doing = f"ranks agree on a step to try {candidate.name}"
 
     def _take_pair(self, asked: _Asked) -> None:
         """Measure the trial once it is followed by as many steps as count before it."""
@@ -342,27 +365,33 @@ class Trials:
             around = (*before[-half:], *after[:half])
             jitter_ns = pstdev(step.step_ns for step in around)
             pair = Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns, jitter_ns)
-            known = self._all[asked.key]
-            pairs = (*known.pairs, pair)
+            tried_before = self.state.by_key[asked.key]
+            pairs = (*tried_before.pairs, pair)
             effect = self._measure(pairs)
             is_known = effect is not None and self._is_known(effect)
-            self._all[asked.key] = Tried(known.candidate, pairs, effect, is_known, known.steps + 2 * half)
+            self.state.by_key[asked.key] = replace(
+                tried_before,
+                pairs=pairs,
+                effect=effect,
+                known=is_known,
+                steps=tried_before.steps + 2 * half,
+            )
         self._free_from = after[half - 1].number + 1 if half else end
         self._steps = {number: step for number, step in self._steps.items() if number >= self._free_from}
         self._asked = None
 
     def _refuse(self, key: int, why: str) -> None:
-        self._all[key] = replace(self._all[key], refused=why)
+        self.state.by_key[key] = replace(self.state.by_key[key], refused=why)
 
-    def _present(self, first: int, end: int | None, settle: int = 0) -> list[JobStep]:
+    def _present(self, first: int, end: int | None, settle: int = 0) -> list[_JobStep]:
         return _settled(self._between(first, end), settle, in_trial=False)
 
-    def _between(self, first: int, end: int | None) -> list[JobStep]:
+    def _between(self, first: int, end: int | None) -> list[_JobStep]:
         last = max(self._steps, default=-1) + 1 if end is None else end
         return [step for number, step in self._steps.items() if first <= number < last]
 
 
-def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[JobStep]:
+def _settled(steps: Iterable[_JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[_JobStep]:
     """Return the steps without a disturbance in or shortly before them. ``settle``: steps to skip."""
     found = []
     for step in steps:
@@ -381,7 +410,7 @@ def _block_steps(step_ns: float) -> int:
     return min(max(BLOCK_STEPS, round(BLOCK_NS / step_ns / 2) * 2), most)
 
 
-def _mean_ns(steps: Sequence[JobStep]) -> float:
+def _mean_ns(steps: Sequence[_JobStep]) -> float:
     return fmean(step.step_ns for step in steps)
 
 
