@@ -1,9 +1,8 @@
 """A job's findings, as text and as records."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
-from overlaptop.findings.finding import Finding, Key, by_key
+from overlaptop.findings.finding import Finding, Key, by_key, evidence_of
 from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.records import FindingRecord

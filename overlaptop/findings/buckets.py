@@ -6,8 +6,8 @@ from statistics import fmean
 
 import numpy as np
 
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import StepCalls, step_calls
+from overlaptop.findings.finding import Evidence
 from overlaptop.findings.measures import on_host
 from overlaptop.models.buckets import MIB
 from overlaptop.timeline.arrivals import Collective

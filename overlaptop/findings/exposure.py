@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.findings.finding import Evidence, JobStep
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of

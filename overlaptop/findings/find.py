@@ -7,8 +7,7 @@ from pkgutil import iter_modules
 
 from overlaptop import text
 from overlaptop.findings import rules
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import OPPOSITES, Finding
+from overlaptop.findings.finding import OPPOSITES, Evidence, Finding
 from overlaptop.findings.gains import by_change_ns, hidden_by, most_by_gpus_ns
 from overlaptop.findings.measures import cpus_are_short
 from overlaptop.fleet.waits import WORTH_SHARE

@@ -12,11 +12,10 @@ from math import inf
 from statistics import fmean, median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence, usual_ns
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import Evidence, Finding, usual_ns
 from overlaptop.findings.idle import is_launch_bound
 from overlaptop.findings.lines import apart
-from overlaptop.findings.measures import STEADY, delayed_ns, excess, exposed_ns
+from overlaptop.findings.measures import STEADY, Measure, delayed_ns, excess, exposed_ns
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -79,30 +78,27 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     a late rank gains: it is about as much, and the others did not wait for the rank before. Else None. A
     CPU that became busy then may cost any time: other threads wait for it, too.
     """
-    before, (rank,) = evidence.before, blamed.ranks
-    others, promised_ns = evidence.ranks.keys() - {rank}, blamed.gain_ns or 0
+    before, (rank,), promised_ns = evidence.before, blamed.ranks, blamed.gain_ns or 0
     before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
     waits_for_cpu = blamed.rule == "busy_cpu"
     if waits_for_cpu and now_ns is None and evidence.steps:  # long ones: each is measured
         now_ns = evidence.step_ns
     if before_ns is None or now_ns is None:
         return None
+
+    def more_ns(measure: Measure, steps: Iterable[Mapping[int, StepTotals]]) -> float | None:
+        found = excess(evidence, rank, evidence.ranks.keys() - {rank}, measure, steps)
+        return median(found) if found else None
+
     longer_ns = now_ns - before_ns
-    if waits_for_cpu and _waits_more(evidence, rank, before):
-        promised_ns = max(promised_ns, round(longer_ns))
-    hides_ns = excess(evidence, rank, others, exposed_ns, before)
-    if not hides_ns or -median(hides_ns) > EXPLAINS * promised_ns:
+    if waits_for_cpu and (waited_ns := more_ns(delayed_ns, before)) is not None:
+        waits_ns = more_ns(delayed_ns, evidence.counted)
+        if waits_ns is not None and waited_ns < EXPLAINS * waits_ns:
+            promised_ns = max(promised_ns, round(longer_ns))
+    exposes_ns = more_ns(exposed_ns, before)
+    if exposes_ns is None or -exposes_ns > EXPLAINS * promised_ns:
         return None
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
-
-
-def _waits_more(evidence: Evidence, rank: int, before: Iterable[Mapping[int, StepTotals]]) -> bool:
-    """Return whether it waits for a CPU clearly longer than before, compared with the others."""
-    others = evidence.ranks.keys() - {rank}
-    waited_ns, waits_ns = (
-        excess(evidence, rank, others, delayed_ns, steps) for steps in (before, evidence.counted)
-    )
-    return bool(waited_ns) and median(waited_ns) < EXPLAINS * median(waits_ns)
 
 
 def hidden_by(evidence: Evidence, gain_ns: int, *, by_change: bool) -> str:
@@ -138,7 +134,11 @@ def own_times(
     for rank in others:
         waits_ns, share = _waits(evidence, rank, late, exact=is_attributed, work_stays=work_stays)
         wait_ns = share * step_ns if waits_ns else evidence.most_wait_ns
-        host_ns = _host_ns(evidence, rank, late, wait_ns)
+        host_ns = _own_host_ns(evidence, rank)
+        if host_ns is None:
+            blocked_ns = (_blocked_ns(evidence, rank, each, wait_ns) for each in late)
+            known_ns = [each for each in blocked_ns if each is not None]
+            host_ns = step_ns - min(known_ns) if known_ns else 0.0
         ahead_ns = tuple(each + slows_ns for each in waits_ns)
         own[rank] = OwnTime(step_ns - wait_ns - slows_ns, host_ns, ahead_ns)
     return own
@@ -166,27 +166,21 @@ def _waits(
     lengths_ns: list[int] = []
     stalled_ns = STALLED * evidence.step_ns
     for step in evidence.steps:
-        if step.waits is None:
-            continue
-        times = step.waits.times
+        times = step.waits.times if step.waits is not None else {}
         own, totals = times.get(rank), step.totals.get(rank)
-        if own is not None and totals is not None and totals.step_ns < stalled_ns:
+        if (
+            step.waits is not None
+            and own is not None
+            and totals is not None
+            and totals.step_ns < stalled_ns
+        ):
             bared_ns = (own.bared_ns(theirs) for each in late if (theirs := times.get(each)) is not None)
-            not_attributed_ns = 0 if exact else own.exposed_not_attributed_ns
             shared = step.waits.shared.get(rank) if work_stays else None
             wait_ns = own.exposed_wait_ns - (shared.wait_ns if shared is not None else 0)
-            waits_ns.append(wait_ns + min(bared_ns, default=0) + not_attributed_ns)
+            wait_ns += 0 if exact else own.exposed_not_attributed_ns
+            waits_ns.append(wait_ns + min(bared_ns, default=0))
             lengths_ns.append(totals.step_ns)
     return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
-
-
-def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:
-    """Return the host's time for a step without being blocked; 0: not known."""
-    if (own_ns := _own_host_ns(evidence, rank)) is not None:
-        return own_ns
-    blocked_ns = (_blocked_ns(evidence, rank, each, wait_ns) for each in late)
-    known_ns = [each for each in blocked_ns if each is not None]
-    return evidence.step_ns - min(known_ns) if known_ns else 0.0
 
 
 def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
@@ -209,42 +203,38 @@ def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> flo
     time or in their lines.
     """
     infos = [evidence.ranks[each].info for each in (rank, late)]
-    found = apart(evidence, rank, late)
+    found, own = apart(evidence, rank, late), [step.totals.get(rank) for step in evidence.steps]
     leads_ns = [
         lead_ns
-        for step in evidence.steps
-        if rank in step.totals and (lead_ns := _lead_ns(step.totals[rank])) is not None
+        for step in own
+        if step is not None
+        and (lead_ns := step.launch_lead_ns if step.least_lead_ns is None else step.least_lead_ns)
+        is not None
     ]
     if not all(info is not None and info.compute_exact for info in infos) or found is None:
         return None
-    if not leads_ns or median(leads_ns) < EXPLAINS * wait_ns:
-        return None
     lines, error = found
-    if 2 * error > EXPLAINS * wait_ns / evidence.step_ns:
+    is_ahead = bool(leads_ns) and median(leads_ns) >= EXPLAINS * wait_ns
+    if not is_ahead or 2 * error > EXPLAINS * wait_ns / evidence.step_ns:
         return None
     measured = [step.totals for step in evidence.steps]
     counted = evidence.counted or measured
-    idle_ns = _more(measured, late, rank, "idle_ns")
-    cpu_ns = _more(counted, rank, late, "cpu_ns")
+
+    def more_ns(own: int, other: int, field: str) -> float | None:
+        steps = measured if field == "idle_ns" else counted
+        pairs = [(getattr(step[own], field), getattr(step[other], field)) for step in steps]
+        more = [ns - theirs for ns, theirs in pairs if ns is not None and theirs is not None]
+        return median(more) if more else None
+
+    idle_ns, cpu_ns = more_ns(late, rank, "idle_ns"), more_ns(rank, late, "cpu_ns")
     if idle_ns is None or cpu_ns is None:
         return None
     blocked_ns = max(
         0.0,
         wait_ns - idle_ns,
         abs(cpu_ns),
-        _more(counted, late, rank, "loading_ns") or 0.0,
-        _more(counted, late, rank, "delayed_ns") or 0.0,
+        more_ns(late, rank, "loading_ns") or 0.0,
+        more_ns(late, rank, "delayed_ns") or 0.0,
         lines * evidence.step_ns,
     )
     return blocked_ns if blocked_ns < EXPLAINS * wait_ns else None
-
-
-def _lead_ns(step: StepTotals) -> int | None:
-    return step.launch_lead_ns if step.least_lead_ns is None else step.least_lead_ns
-
-
-def _more(steps: Iterable[Mapping[int, StepTotals]], rank: int, other: int, field: str) -> float | None:
-    """Return the median excess of one rank over the other per step; None: not known."""
-    pairs = [(getattr(step[rank], field), getattr(step[other], field)) for step in steps]
-    more = [own - theirs for own, theirs in pairs if own is not None and theirs is not None]
-    return median(more) if more else None

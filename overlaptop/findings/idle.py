@@ -5,8 +5,8 @@ from functools import lru_cache
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import computing
+from overlaptop.findings.finding import Evidence
 from overlaptop.findings.lines import ScriptLine, common_line
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD

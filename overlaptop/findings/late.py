@@ -16,12 +16,11 @@ from math import inf
 from statistics import median, quantiles
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Evidence, Finding, JobStep
 from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
 from overlaptop.findings.idle import is_launch_bound, long_pauses_ns
-from overlaptop.findings.lines import Sampled, SlowLine, slow_line
+from overlaptop.findings.lines import Sampled, ScriptLine, slow_line
 from overlaptop.findings.measures import (
     STEADY,
     Measure,
@@ -132,7 +131,7 @@ class Suspect:
     others: tuple[int, ...]
     cause: Cause | None
     """None: nothing measured explains it."""
-    line: SlowLine | None
+    line: ScriptLine | None
     """If its host is late: the script line with the largest excess over the others."""
     longer_ns: int | None
     """Its excess over the others by its cause in a step; None: no cause."""
@@ -222,8 +221,9 @@ class LateRank(Suspect):
         return f"between collectives it takes {takes} a step longer than {self.versus}"
 
     def _with_gain(self, found: Finding) -> Finding:
-        measured = filter(None, (self.describe, found.measured, self.line.describe if self.line else ""))
-        return replace(found, measured="; ".join(measured), gain_ns=self.gain_without(self.mends_ns))
+        at_line = self.line.describe if self.line is not None else ""
+        measured = "; ".join(filter(None, (self.describe, found.measured, at_line)))
+        return replace(found, measured=measured, gain_ns=self.gain_without(self.mends_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ def _late_rank(
         longer_ns = _median_ns(longer[measure]) if measure is not None else _takes_ns(longer)
     mends_ns = longer_ns
     if longer_ns is not None and cause is Cause.SLEEPING and line and is_launch_bound(evidence, rank):
-        mends_ns = min(longer_ns, round((line.share - line.others_share) * evidence.step_ns))
+        mends_ns = min(longer_ns, round((line.more) * evidence.step_ns))
     return LateRank(
         rank=rank,
         others=tuple(sorted(others)),
@@ -538,6 +538,6 @@ def _loses(
         yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
         return
     if not loads_ns and (line := slow_line(evidence, rank, sampled=Sampled.ASLEEP)) is not None:
-        asleep_share = line.share - line.others_share
+        asleep_share = line.more
         is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
         yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING

@@ -1,17 +1,17 @@
 """The script line where a rank spends more of its step than the others, from stack samples."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from math import sqrt
+from math import inf, sqrt
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Evidence
 from overlaptop.timeline.averages import median_without
-from overlaptop.wire.messages import StackLine, StackSamples
+from overlaptop.wire.messages import StackLine
 
 FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 3.0
@@ -34,12 +34,9 @@ class Sampled(Enum):
     AWAKE = "awake"
     """Those that did not find it asleep: it may compute."""
 
-
-_COUNTS: Mapping[Sampled, Callable[[StackLine], int]] = {
-    Sampled.ALL: lambda line: line.samples,
-    Sampled.ASLEEP: lambda line: line.asleep,
-    Sampled.AWAKE: lambda line: line.samples - line.asleep,
-}
+    def of(self, line: StackLine) -> int:
+        awake = line.samples - line.asleep
+        return {Sampled.ALL: line.samples, Sampled.ASLEEP: line.asleep, Sampled.AWAKE: awake}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +47,29 @@ class ScriptLine:
     """``train.py:57 in collate``."""
     share: float
     """Share of the rank's step; the smallest if there are several ranks."""
+    whose: str
+    """``rank 1's``, ``each rank's``."""
+    others_share: float = 0.0
+    """Median share of the steps of the ranks compared with."""
+
+    @property
+    def more(self) -> float:
+        return self.share - self.others_share
 
     @property
     def place(self) -> str:
         """Return such as ``train.py:57``."""
         return self.line.rpartition(" in ")[0] or self.line
 
-
-@dataclass(frozen=True, slots=True)
-class SlowLine(ScriptLine):
-    """The line where a rank spends a larger share of its step than the others."""
-
-    rank: int
-    others_share: float
-    """Median share of the others' steps."""
-
     @property
     def describe(self) -> str:
         """Return such as ``train.py:57 in collate: 71 % of rank 1's step``."""
-        return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
+        return f"{self.line}: {text.whole_percent(self.share)} of {self.whose} step"
 
 
 def slow_line(
     evidence: Evidence, rank: int, others: Collection[int] = (), sampled: Sampled = Sampled.ALL
-) -> SlowLine | None:
+) -> ScriptLine | None:
     """Return the line with the largest excess over ``others``, or over all other ranks. None: none is
     clear, or there are too few samples.
     """
@@ -95,7 +91,7 @@ def slow_line(
     error = sqrt((share * (1 - share) + others_share * (1 - others_share)) / samples)
     if share - others_share < max(LEAST_MORE, ERRORS * error):
         return None
-    return SlowLine(text.printable(line), share, rank, others_share)
+    return ScriptLine(text.printable(line), share, f"rank {rank}'s", others_share)
 
 
 def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | None:
@@ -126,13 +122,7 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
     line = min(least, key=lambda each: abs(least[each] - share))
     is_near = abs(least[line] - share) <= NEAR * share
-    return ScriptLine(text.printable(line), least[line]) if is_near else None
-
-
-def _since_ns(evidence: Evidence) -> int | None:
-    """Return the earliest time of samples that count: after the job's last change."""
-    firsts = [step.totals for step in evidence.steps[:1]] + list(evidence.counted[:1])
-    return min((step.start_ns for totals in firsts for step in totals.values()), default=None)
+    return ScriptLine(text.printable(line), least[line], "each rank's") if is_near else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +133,25 @@ class _Shares:
 
 @lru_cache(maxsize=3)
 def _every_share(evidence: Evidence, sampled: Sampled) -> Mapping[int, _Shares]:
-    """Return each rank's shares, without ranks that have too few samples."""
-    since_ns, views = _since_ns(evidence), evidence.ranks.values()
-    if since_ns is None:
-        return {}
-    stacks: dict[int, Sequence[StackSamples]] = {view.rank: view.stacks for view in views}
+    """Return each rank's shares of samples since the job's last change, without ranks that have too few."""
+    firsts = [*(step.totals for step in evidence.steps[:1]), *evidence.counted[:1]]
+    since_ns: float = min((step.start_ns for totals in firsts for step in totals.values()), default=inf)
+    end_ns, views = inf, evidence.ranks.values()
     if sampled is Sampled.ASLEEP:
-        newest_ns = max((each[-1].to_ns for each in stacks.values() if each), default=0)
+        newest_ns = max((view.stacks[-1].to_ns for view in views if view.stacks), default=0)
         since_ns = max(since_ns, newest_ns - NEWEST_NS)
         # A rank that sleeps longer than any step hangs: samples after the last step tell nothing of steps.
         end_ns = max((each.start_ns + each.step_ns for view in views if (each := view.last)), default=0)
-        stacks = {
-            rank: [second for second in each if second.from_ns + second.to_ns <= 2 * end_ns]
-            for rank, each in stacks.items()
-        }
-    every = {rank: _shares(each, since_ns, sampled) for rank, each in stacks.items()}
-    return {rank: shares for rank, shares in every.items() if shares is not None}
+    every: dict[int, _Shares] = {}
+    for view in views:
+        seconds = [each for each in view.stacks if 2 * since_ns <= each.from_ns + each.to_ns <= 2 * end_ns]
+        samples = sum(each.samples for each in seconds)
+        counts: Counter[str] = Counter()
+        for line in (line for second in seconds for line in second.lines):
+            counts[line.line] += sampled.of(line)
+        if samples >= FEWEST_SAMPLES:
+            every[view.rank] = _Shares({name: count / samples for name, count in counts.items()}, samples)
+    return every
 
 
 @lru_cache(maxsize=3)
@@ -166,17 +159,3 @@ def _ordered_shares(evidence: Evidence, sampled: Sampled) -> Mapping[str, list[f
     every = _every_share(evidence, sampled).values()
     lines = {line for each in every for line in each.of_line}
     return {line: sorted(each.of_line.get(line, 0.0) for each in every) for line in lines}
-
-
-def _shares(stacks: Sequence[StackSamples], since_ns: int, sampled: Sampled) -> _Shares | None:
-    """Return each line's share of the samples of seconds mostly after this time; None: too few."""
-    counts: Counter[str] = Counter()
-    samples = 0
-    for second in stacks:
-        if second.from_ns + second.to_ns >= 2 * since_ns:
-            samples += second.samples
-            for each in second.lines:
-                counts[each.line] += _COUNTS[sampled](each)
-    if samples < FEWEST_SAMPLES:
-        return None
-    return _Shares({line: count / samples for line, count in counts.items()}, samples)

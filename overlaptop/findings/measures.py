@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean, median
 
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Evidence
 from overlaptop.timeline.averages import median_without
 from overlaptop.wire.messages import RankInfo, StepTotals
 

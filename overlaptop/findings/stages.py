@@ -6,8 +6,8 @@ from functools import lru_cache
 from operator import attrgetter
 from statistics import fmean
 
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
+from overlaptop.findings.finding import Evidence
 from overlaptop.timeline.collectives import is_point_to_point
 from overlaptop.wire.messages import StepDetail, StepTotals
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from overlaptop.findings.evidence import Evidence, evidence_of
-from overlaptop.findings.finding import OPPOSITES, Finding, Findings, Key, by_key
+from overlaptop.findings.finding import OPPOSITES, Evidence, Finding, Findings, Key, by_key, evidence_of
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of

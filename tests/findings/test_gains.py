@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import RULES, find
-from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.finding import Certainty, Finding, evidence_of
 from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, trailing
 from tests.fleet.builders import MS, stacks

@@ -2,8 +2,8 @@
 
 import pytest
 
-from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
+from overlaptop.findings.finding import evidence_of
 from overlaptop.findings.rules.jitter import JITTER_SHARE
 from tests.fleet.pipeline import gpipe, one_forward_one_backward, seen
 

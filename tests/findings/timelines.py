@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from overlaptop.findings.evidence import evidence_of
+from overlaptop.findings.finding import evidence_of
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts

@@ -6,9 +6,8 @@ it is half the present size.
 
 from overlaptop import text
 from overlaptop.findings.buckets import Buckets, advice, buckets_of
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.models.buckets import MIB
 
 MOSTLY = 0.7

@@ -2,8 +2,7 @@
 
 from overlaptop import text
 from overlaptop.findings.buckets import advice, buckets_of
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
 MOSTLY = 0.5
 

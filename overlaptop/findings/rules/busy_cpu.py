@@ -1,8 +1,7 @@
 """A late rank's training thread waits for a CPU that something else uses."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.late import Cause, suspects
 
 

@@ -7,9 +7,8 @@ ranks wait for CPUs, which may move the bytes: then transfer gets shorter with m
 from math import ceil
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
 from overlaptop.fleet.waits import COSTLY_SHARE
 

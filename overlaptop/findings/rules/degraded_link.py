@@ -7,9 +7,8 @@ same operation, bytes and number of ranks on one host.
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, Exposure, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import pcie_is_turned_down, pcie_words
 

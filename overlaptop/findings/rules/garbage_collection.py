@@ -6,8 +6,7 @@ Collections of the younger generations take microseconds and are not counted.
 from statistics import fmean, median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import Cause, LateRank, late_ranks, suspects
 from overlaptop.findings.measures import full_collections
 from overlaptop.fleet.waits import COSTLY_SHARE

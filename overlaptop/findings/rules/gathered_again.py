@@ -4,9 +4,8 @@ FSDP2 frees a layer's parameters after its forward pass by default.
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns, fsdp2_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
 AGAIN = 0.5
 """Smallest share of the bytes that forward gathers."""

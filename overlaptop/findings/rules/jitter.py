@@ -4,8 +4,7 @@ Not raised for waits in receives: in a pipeline the late rank changes as stages 
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import VAGUE_STEPS, Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import VAGUE_STEPS, Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import named_late, slow_host
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 

@@ -6,9 +6,8 @@ gradient among the first ones delays its bucket and all later ones.
 
 from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import phases_of
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts
 

@@ -3,8 +3,7 @@
 Many short pauses between kernels without a launch lead are `launch_bound`.
 """
 
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.idle import longest_pause
 from overlaptop.findings.late import Cause, LateRank, Suspect, suspects
 from overlaptop.findings.measures import on_host

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import VAGUE_STEPS, Certainty, Evidence, Finding, Findings, JobStep
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks, slow_host
 from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, idling_ns

@@ -3,8 +3,7 @@
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.idle import is_launch_bound, short_pauses_ns
 from overlaptop.findings.late import Cause, late_ranks, suspects
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import caused_wait_ns, named_late
 from overlaptop.findings.lines import Sampled, slow_line
@@ -212,7 +211,7 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | No
             return most, does, median(beyond_ns)
     for each in ranks:
         line = slow_line(evidence, each, sampled=Sampled.ASLEEP)
-        if line is not None and line.share - line.others_share >= EXPLAINS * long.lost_ns / long.mean_ns:
+        if line is not None and line.more >= EXPLAINS * long.lost_ns / long.mean_ns:
             return each, "sleeps", long.longer_ns
     return None if rank is None else (rank, "takes", long.longer_ns)
 

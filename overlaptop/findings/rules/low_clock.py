@@ -1,8 +1,7 @@
 """The SM clock of a late rank's GPU is lower than the others': power or heat."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.late import Cause, clock_share, suspects
 
 

@@ -5,9 +5,8 @@ raised if a rule of CAUSES names the cause.
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import SWITCHED_ON, Evidence
 from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, exposure, step_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import SWITCHED_ON, Certainty, Evidence, Finding, Findings
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.stages import pipelines_of
 from overlaptop.timeline.arrivals import Collective

@@ -5,9 +5,8 @@ FSDP2 gathers and reduces on streams of its own, which it serialises with comput
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.rules import timing_events
 
 

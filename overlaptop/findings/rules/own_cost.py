@@ -1,7 +1,6 @@
 """overlaptop itself makes steps longer. The baseline are the job's own unmeasured steps."""
 
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 

@@ -4,9 +4,8 @@ NCCL_P2P_DISABLE=1 makes NCCL use host memory even beside NVLinks. NCCL_SHM_DISA
 network between GPUs without peer access. Both are often left over from a workaround.
 """
 
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
 INSTEAD = {"NCCL_P2P_DISABLE": "the memory of the host", "NCCL_SHM_DISABLE": "the network"}
 

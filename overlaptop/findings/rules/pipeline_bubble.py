@@ -1,8 +1,7 @@
 """Pipeline stages are idle while the pipeline fills and drains, as the schedule's formula has it."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.stages import bubble, pipelines_of
 
 LARGE = 0.15

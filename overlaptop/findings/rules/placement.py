@@ -1,7 +1,6 @@
 """A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU."""
 
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.late import Cause, late_ranks, misplacement
 
 

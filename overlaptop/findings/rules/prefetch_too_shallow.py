@@ -8,9 +8,8 @@ all-gather of layer i + d is issued when layer i begins to compute, so the slowe
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import StepCalls, exposed_sum_ns, fsdp2_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25

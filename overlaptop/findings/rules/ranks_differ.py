@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from overlaptop import text
-from overlaptop.findings.evidence import MIN_STEPS, Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import MIN_STEPS, Certainty, Evidence, Finding, Findings, JobStep
 from overlaptop.timeline.collectives import is_point_to_point, kind_of
 from overlaptop.wire.messages import StepDetail
 

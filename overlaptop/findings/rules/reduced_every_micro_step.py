@@ -1,9 +1,8 @@
 """Gradients are accumulated over several micro-batches, and reduced in each."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns, step_calls
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
 MUCH = 0.25
 """Smallest share of the gradients' bytes: less may be a compressed reduction."""

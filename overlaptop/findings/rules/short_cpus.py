@@ -4,8 +4,7 @@ from collections import defaultdict
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
 LEAST_SHARE = 0.15
 LEAST_STEPS = 16

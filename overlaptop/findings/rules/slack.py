@@ -4,8 +4,7 @@ No other finding then blames the late rank.
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import trailing
 
 ALIKE = 0.9

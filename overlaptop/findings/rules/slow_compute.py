@@ -3,8 +3,7 @@
 from statistics import median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.late import Cause, LateRank, Suspect, suspects
 from overlaptop.findings.measures import on_host
 from overlaptop.findings.rules import uneven_stages

@@ -3,8 +3,7 @@
 findings/late.py decides whether it is why a rank is late (`Cause.COPYING`).
 """
 
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Findings
 from overlaptop.findings.late import Cause, suspects
 
 ADVICE = (

@@ -4,8 +4,7 @@ A late rank then costs more than the exposed wait.
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import late_ranks
 from overlaptop.fleet.waits import WORTH_SHARE
 

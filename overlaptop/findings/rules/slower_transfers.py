@@ -11,9 +11,8 @@ from itertools import takewhile
 from statistics import median_low
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, exposure
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
 from overlaptop.fleet.waits import StepTransfer
 

@@ -1,8 +1,7 @@
 """All hosts spend long at one script line while their GPUs have nothing to compute."""
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.idle import before_work_ns, stalled_at
 from overlaptop.findings.late import late_ranks
 
@@ -14,7 +13,7 @@ def look(evidence: Evidence) -> Findings:
     yield Finding(
         title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
         measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step go by before the first kernel; "
-        f"{line.line}: {text.whole_percent(line.share)} of each rank's step",
+        f"{line.describe}",
         advice=f"look at {line.place}: run it less often, or beside the GPU's work",
         certainty=Certainty.POSSIBLE,
         gain_ns=round(lost_ns),

@@ -6,9 +6,8 @@ overlaps.
 """
 
 from overlaptop import text
-from overlaptop.findings.evidence import SWITCHED_ON, Evidence
 from overlaptop.findings.exposure import exposure
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import SWITCHED_ON, Certainty, Evidence, Finding, Findings
 
 
 def look(evidence: Evidence) -> Findings:

@@ -10,8 +10,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings, JobStep
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import Cause, late_ranks, suspects
 from overlaptop.findings.measures import STEADY, computing_ns, cpus_are_short

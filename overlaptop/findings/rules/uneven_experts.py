@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from statistics import mean
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.timeline.collectives import kind_of
 
 UNEVEN = 1.3

@@ -4,9 +4,8 @@ from collections.abc import Collection
 from statistics import fmean, median
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE
-from overlaptop.findings.finding import Certainty, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import Cause, late_ranks
 from overlaptop.findings.stages import computed_ns, pipelines_of
 from overlaptop.fleet.window import FIRST_STEPS
