@@ -81,21 +81,20 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     if gradients is None or knob is None or not knob.value or calls is None:
         return None
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
-    backward_ns, stall_ns = (_mean_ns(evidence, field) for field in ("backward_ns", "stall_ns"))
     reduced = [each for each in reduced if each.nth == reduced[-1].nth]
     if not calls.mean.costly or not reduced or not calls.all_attributed(gradients.group):
         return None
-    total_bytes = sum(gradients.size_bytes)
-    if not total_bytes or not backward_ns or stall_ns is None:
+    every = [totals for step in evidence.steps for totals in step.totals.values()]
+    known = [
+        (each.backward_ns, each.stall_ns)
+        for each in every
+        if each.backward_ns is not None and each.stall_ns is not None
+    ]
+    total_bytes, backward_ns = sum(gradients.size_bytes), fmean(ns for ns, _ in known) if known else 0.0
+    if not total_bytes or not backward_ns or len(known) < len(every):
         return None
-    model = _model(reduced, total_bytes, round(max(1, backward_ns - stall_ns)))
-    return Buckets(calls, reduced, knob.value, model)
-
-
-def _mean_ns(evidence: Evidence, field: str) -> float | None:
-    """Return the mean of a field over ranks and steps; None if a step lacks it."""
-    values = [getattr(totals, field) for step in evidence.steps for totals in step.totals.values()]
-    return fmean(values) if values and None not in values else None
+    busy_ns = round(max(1, backward_ns - fmean(ns for _, ns in known)))
+    return Buckets(calls, reduced, knob.value, _model(reduced, total_bytes, busy_ns))
 
 
 def _model(reduced: Sequence[Collective], total_bytes: int, backward_ns: int) -> Model | None:
@@ -112,9 +111,6 @@ def _model(reduced: Sequence[Collective], total_bytes: int, backward_ns: int) ->
 
 
 def advice(evidence: Evidence, cap_mib: int) -> str:
-    """Say how to set this bucket size: in the script, and by command if the job accepts commands."""
-    line = f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
-    if not evidence.can_set(BUCKET_CAP_MB):
-        return line
-    command = f"overlaptop set {BUCKET_CAP_MB}={cap_mib}"
-    return f"{line}; to try it now: {command}, or overlaptop tune to measure it"
+    now = evidence.try_now(BUCKET_CAP_MB, cap_mib)
+    measure = ", or overlaptop tune to measure it" if now else ""
+    return f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib}){now}{measure}"

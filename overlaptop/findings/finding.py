@@ -249,6 +249,10 @@ class Evidence:
         knobs = job_knobs((view.info, view.knobs) for view in self.ranks.values() if not view.ended)
         return self.obeys_commands and any(k.knob.name == name and not k.refusal for k in knobs)
 
+    def try_now(self, name: str, value: int) -> str:
+        """Return the end of an advice: how to set this knob at once; empty if the job does not allow it."""
+        return f"; to try it now: overlaptop set {name}={value}" if self.can_set(name) else ""
+
     @property
     def gradients(self) -> GradientFacts | None:
         """Return the gradients of the job's one DDP model; None if there is none, or several."""

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from math import inf
 from statistics import median, quantiles
 
 from overlaptop import text
@@ -40,7 +39,6 @@ from overlaptop.findings.measures import (
     steady_excess,
     unexplained_ns,
 )
-from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.wait_breakdown import hides_nothing
 from overlaptop.fleet.waits import ALWAYS, LATE_SHARE
 from overlaptop.report.order import sees_gaps
@@ -175,14 +173,8 @@ class LateRank(Suspect):
     lateness: RankLateness
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
-    slows_ns: int
-    """Extra compute of the others while they wait; 0 if not clear."""
-    beside_ns: int
-    """Extra time of the others' communication beside compute."""
     excesses: Mapping[Measure, list[float]]
     """By measure: its excess over the others in each step; negative if it takes less time."""
-    mends_ns: int | None
-    """The part of `longer_ns` to remove: of a launch-bound rank, only what it sleeps at a line."""
     passed_on_by: tuple[int, ...]
     """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
 
@@ -221,9 +213,13 @@ class LateRank(Suspect):
         return f"between collectives it takes {takes} a step longer than {self.versus}"
 
     def _with_gain(self, found: Finding) -> Finding:
-        at_line = self.line.describe if self.line is not None else ""
+        at_line, cause_ns = "", self.longer_ns
+        if self.line is not None:
+            at_line, sleeps = self.line.describe, self.cause is Cause.SLEEPING
+            if sleeps and cause_ns is not None and is_launch_bound(self.evidence, self.rank):
+                cause_ns = min(cause_ns, round(self.line.more * self.evidence.step_ns))
         measured = "; ".join(filter(None, (self.describe, found.measured, at_line)))
-        return replace(found, measured=measured, gain_ns=self.gain_without(self.mends_ns))
+        return replace(found, measured=measured, gain_ns=self.gain_without(cause_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +243,6 @@ def suspects(evidence: Evidence, cause: Cause) -> list[Suspect]:
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
     """Return the ranks of `named_late` that cost time."""
     return tuple(each for each in named_late(evidence) if not each.is_slack)
-
-
-def trailing(evidence: Evidence) -> tuple[LateRank, ...]:
-    """Return the ranks of `named_late` that cost nothing."""
-    return tuple(each for each in named_late(evidence) if each.is_slack)
 
 
 @lru_cache(maxsize=1)
@@ -280,23 +271,23 @@ def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
     """Return how its CPUs are worse than the others', for a title; empty: not worse, or not known."""
-    numa = evidence.ranks[rank].numa
-    if numa is None:
-        return ""
-    if numa.state == "wrong node":
-        return f" {numa.reason}"
-    own, theirs = _cpus(evidence.ranks[rank]), [_cpus(evidence.ranks[other]) for other in others]
-    known = [cpus for cpus in theirs if cpus is not None]
-    if own is not None and known and 2 * own <= median(known):
+    numas = [evidence.ranks[each].numa for each in (rank, *others)]
+    own, *theirs = (sum(share.amount for share in numa.cpu_nodes) if numa else 0 for numa in numas)
+    if numas[0] is not None and numas[0].state == "wrong node":
+        return f" {numas[0].reason}"
+    known = [cpus for cpus in theirs if cpus]
+    if own and known and 2 * own <= median(known):
         return f" may run on {text.plural(own, 'CPU')}, others on {round(median(known))}"
     return ""
 
 
 def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float | None:
     """Return its SM clock as a share of the others', by medians of the last minute."""
-    own = _clock_hz(evidence.ranks[rank])
-    theirs = [hz for other in others if (hz := _clock_hz(evidence.ranks[other])) is not None]
-    return own / median(theirs) if own is not None and theirs else None
+    samples = (evidence.ranks[each].samples for each in (rank, *others))
+    clocks = ([sample.sm_clock_hz for sample in each if sample.sm_clock_hz is not None] for each in samples)
+    own, *theirs = (median(each) if each else None for each in clocks)
+    known = [hz for hz in theirs if hz is not None]
+    return own / median(known) if own is not None and known else None
 
 
 def _late_rank(
@@ -313,7 +304,7 @@ def _late_rank(
         for measures, steps in ((OF_MEASURED, measured), (OF_EACH_STEP, counted))
         for measure in measures
     }
-    slows_ns, beside_ns = _slows_ns(evidence, rank, others)
+    slows_ns, _ = slowed_ns(evidence, rank, others)
     own = own_times(evidence, found, others, slows_ns, work_stays=False)
     most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * evidence.step_ns
     lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
@@ -329,22 +320,16 @@ def _late_rank(
     if cause is not None:
         measure = MEASURED_BY.get(cause)
         longer_ns = _median_ns(longer[measure]) if measure is not None else _takes_ns(longer)
-    mends_ns = longer_ns
-    if longer_ns is not None and cause is Cause.SLEEPING and line and is_launch_bound(evidence, rank):
-        mends_ns = min(longer_ns, round((line.more) * evidence.step_ns))
     return LateRank(
         rank=rank,
         others=tuple(sorted(others)),
         cause=cause,
         line=line,
         longer_ns=longer_ns,
-        mends_ns=mends_ns,
         in_turn=tuple(sorted(found)) if len(found) > 1 else (),
         evidence=evidence,
         lateness=late,
         own=own,
-        slows_ns=slows_ns,
-        beside_ns=beside_ns,
         excesses=longer,
         passed_on_by=chain,
     )
@@ -411,8 +396,10 @@ def _cause(
     return Cause.UNEVEN if _varies(longer[computing_ns]) else Cause.COMPUTING
 
 
-def _slows_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
-    """Return the others' extra compute and extra overlap per step; 0 if one does not explain the other."""
+def slowed_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
+    """Return the others' extra compute and extra overlap per step while they wait for this rank; 0 if one
+    does not explain the other.
+    """
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
     pairs = [
@@ -433,15 +420,6 @@ def _varies(longer_ns: list[float]) -> bool:
     return fifths[-1] - fifths[0] > VARIES * median(longer_ns)
 
 
-def _cpus(view: RankView) -> int | None:
-    return sum(share.amount for share in view.numa.cpu_nodes) or None if view.numa is not None else None
-
-
-def _clock_hz(view: RankView) -> float | None:
-    known = [sample.sm_clock_hz for sample in view.samples if sample.sm_clock_hz is not None]
-    return median(known) if known else None
-
-
 @lru_cache(maxsize=1)
 def slow_host(evidence: Evidence) -> SlowHost | None:
     """Return the rank that loses most by one counter. None: there is none, another rank is late or this one
@@ -453,10 +431,8 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
     in_pipeline = evidence.window is not None and evidence.window.in_receives
     sharing = () if in_pipeline else evidence.on_shared_gpus
-    measures = (*_MEASURES, computing_ns) if sharing else _MEASURES
-    excesses: dict[Measure, Mapping[int, list[float]]] = {
-        measure: each_excess(evidence, measure, steps) for measure in measures
-    }
+    measures = loading_ns, delayed_ns, full_collections, cpu_ns, *((computing_ns,) if sharing else ())
+    excesses = {measure: each_excess(evidence, measure, steps) for measure in measures}
     found = [
         (longer_ns, rank, cause)
         for rank in evidence.ranks
@@ -479,8 +455,12 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         gain = gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
         if cause is not Cause.COMPUTING and max(gain, evidence.most_wait_ns) >= EXPLAINS * longer_ns:
             certainty = Certainty.MEASURED
-        elif _cost_without_wait_ns(evidence, cause) >= longer_ns:
-            gain = round(longer_ns) if cause is Cause.COMPUTING else None  # unknown for slower transfers
+        elif cause is Cause.COMPUTING:
+            gain = round(longer_ns)
+        elif cause is Cause.DELAYED and (mean := exposure(evidence)) is not None:
+            gain = None  # CPUs may move the bytes: unknown for slower transfers
+            if mean.exposed_transfer_ns < longer_ns:
+                return None
         else:
             return None
     return SlowHost(
@@ -493,16 +473,6 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         gain_ns=gain,
         measured=measured,
     )
-
-
-def _cost_without_wait_ns(evidence: Evidence, cause: Cause) -> float:
-    """Return the most that a cause may cost without a wait for the rank."""
-    if cause is Cause.DELAYED and (mean := exposure(evidence)) is not None:
-        return mean.exposed_transfer_ns  # CPUs may move the bytes
-    return inf if cause is Cause.COMPUTING else 0.0
-
-
-_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
 
 
 def _loses(
@@ -538,6 +508,5 @@ def _loses(
         yield more(cpu_ns, collects_share * step_ns, 0.0), Cause.COLLECTING
         return
     if not loads_ns and (line := slow_line(evidence, rank, sampled=Sampled.ASLEEP)) is not None:
-        asleep_share = line.more
-        is_much = asleep_share >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
-        yield (asleep_share * step_ns if is_much else 0.0), Cause.SLEEPING
+        is_much = line.more >= (BARE_ASLEEP_SHARE if is_bare else ALONE_SHARE)
+        yield (line.more * step_ns if is_much else 0.0), Cause.SLEEPING

@@ -10,7 +10,6 @@ from overlaptop import text
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
-from overlaptop.fleet.waits import COSTLY_SHARE
 
 SMALL_BYTES = 256 << 10
 MANY = 16
@@ -20,12 +19,10 @@ MOST_MICRO_STEPS = 64
 
 def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
-    if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
+    if mean is None or not mean.costly or cpus_explain(evidence, mean.exposed_transfer_ns):
         return
-    if cpus_explain(evidence, mean.exposed_transfer_ns):
-        return
-    left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
-    if left_ns < COSTLY_SHARE * mean.step_ns:
+    left_ns = mean.gain_ns(mean.transfer_ns - mean.compute_ns)
+    if left_ns <= 0 or mean.is_little(left_ns):
         return
     yield Finding(
         title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
@@ -34,7 +31,7 @@ def look(evidence: Evidence) -> Findings:
         f"{text.percent(mean.compute_ns / mean.step_ns)}",
         advice=_advice(evidence, mean.transfer_ns / mean.compute_ns if mean.compute_ns else None),
         certainty=Certainty.MEASURED,
-        gain_ns=round(left_ns),
+        gain_ns=left_ns,
     )
 
 

@@ -9,8 +9,8 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.exposure import LEAST_BYTES, Exposure, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import pcie_is_turned_down, pcie_words
+from overlaptop.wire.devices import DeviceFacts
 
 SLOWER = 1.5
 FEWEST = 4
@@ -21,63 +21,45 @@ def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
-    views = evidence.ranks.values()
-    most_links: dict[str, int] = {}
-    for view in views:
-        if view.device is not None and view.device.nvlink_count:
-            name = view.device.gpu_name
-            most_links[name] = max(most_links.get(name, 0), view.device.nvlink_count)
-    for view in views:
-        yield from _fewer_nvlinks(view, most_links, mean)
-        yield from _pcie(view, mean)
+    devices = [view.device for view in evidence.ranks.values() if view.device is not None]
+    for view in evidence.ranks.values():
+        device, over = view.device, view.traffic.over if view.traffic is not None else ""
+        if device is None:
+            continue
+        most = max(each.nvlink_count or 0 for each in devices if each.gpu_name == device.gpu_name)
+        if over == "nvlink" and device.nvlink_count is not None and device.nvlink_count < most:
+            yield _fewer_nvlinks(view.rank, device, device.nvlink_count, most, mean)
+        if over == "pcie" and pcie_is_turned_down(view):
+            yield _pcie(view.rank, device, mean)
     yield from _slow_groups(evidence, mean)
 
 
-def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -> Findings:
-    device = view.device
-    if (
-        device is None
-        or device.nvlink_count is None
-        or view.traffic is None
-        or view.traffic.over != "nvlink"
-    ):
-        return
-    count, most = device.nvlink_count, most_links.get(device.gpu_name, 0)
-    if count >= most:
-        return
-    yield Finding(
-        title=f"the GPU of rank {view.rank} has {count} active NVLinks of {most}: all wait for its bytes",
+def _fewer_nvlinks(rank: int, device: DeviceFacts, count: int, most: int, mean: Exposure) -> Finding:
+    return Finding(
+        title=f"the GPU of rank {rank} has {count} active NVLinks of {most}: all wait for its bytes",
         measured=f"other {device.gpu_name}s of the job have {most}; {mean.describe}",
         advice="nvidia-smi nvlink --status -i "
         f"{device.pci_bus_id} shows which are down; drain the host or leave that GPU out",
         certainty=Certainty.MEASURED,
         gain_ns=round(mean.exposed_transfer_ns * (1 - count / most)),
-        ranks=(view.rank,),
+        ranks=(rank,),
     )
 
 
-def _pcie(view: RankView, mean: Exposure) -> Findings:
-    device = view.device
-    if (
-        device is None
-        or view.traffic is None
-        or view.traffic.over != "pcie"
-        or not pcie_is_turned_down(view)
-    ):
-        return
+def _pcie(rank: int, device: DeviceFacts, mean: Exposure) -> Finding:
     now = pcie_words(device.pcie_generation, device.pcie_width)
     most = pcie_words(device.pcie_generation_max, device.pcie_width_max)
     # Each generation doubles the rate; None counts as no difference.
     down = (device.pcie_generation_max or 0) - (device.pcie_generation or device.pcie_generation_max or 0)
     width, width_max = device.pcie_width or 1, device.pcie_width_max or device.pcie_width or 1
-    yield Finding(
-        title=f"PCIe of rank {view.rank}'s GPU runs at {now} of {most} under load",
+    return Finding(
+        title=f"PCIe of rank {rank}'s GPU runs at {now} of {most} under load",
         measured=f"the job's collectives go over it; {mean.describe}",
         advice=f"reseat or replace {device.pci_bus_id}, its riser or slot; "
         f"nvidia-smi -q -i {device.pci_bus_id} shows replays",
         certainty=Certainty.MEASURED,
         gain_ns=round(mean.exposed_transfer_ns * (1 - 0.5**down * width / width_max)),
-        ranks=(view.rank,),
+        ranks=(rank,),
     )
 
 

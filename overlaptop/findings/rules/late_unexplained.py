@@ -5,11 +5,10 @@ lateness has just begun, since no cause is steady yet; nor if ranks without a GP
 for each other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
-from collections.abc import Sequence
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.finding import VAGUE_STEPS, Certainty, Evidence, Finding, Findings, JobStep
+from overlaptop.findings.finding import VAGUE_STEPS, Certainty, Evidence, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks, slow_host
 from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, idling_ns
@@ -27,13 +26,17 @@ def look(evidence: Evidence) -> Findings:
     if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return
     ranks = tuple(each.rank for each in late)
-    waits_ns = [_waits_ns(ranks, step) for step in evidence.steps if step.waits is not None]
-    late_steps = sum(0 < MOST * all_ns <= caused_ns for caused_ns, all_ns in waits_ns)
+    split = [step for step in evidence.steps if step.waits is not None]
+    caused_ns = [caused_wait_ns(step, ranks) for step in split]
+    waits_ns = [found.wait_ns if (found := each.waits and each.waits.lateness) else 0 for each in split]
+    pairs = zip(caused_ns, waits_ns, strict=True)
+    late_steps = sum(0 < MOST * all_ns <= own_ns for own_ns, all_ns in pairs)
     # Half of the ranks often cause most of a step's wait by chance.
-    if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(waits_ns):
+    if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(split):
         return
-    if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
-        return
+    much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
+    if all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much):
+        return  # in all newer steps only: it has just begun, and no cause is steady yet
     if line is not None:
         own, others = map(text.whole_percent, (line.share, line.others_share))
         does = f" is at {line.line} for {own} of its step, {late[0].versus} for {others}"
@@ -49,18 +52,6 @@ def look(evidence: Evidence) -> Findings:
         gain_ns=max(each.gain_without() for each in late),
         ranks=ranks,
     )
-
-
-def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
-    """Return the others' wait for these ranks in a step, and the total wait."""
-    lateness = step.waits.lateness if step.waits is not None else None
-    return caused_wait_ns(step, ranks), lateness.wait_ns if lateness is not None else 0
-
-
-def _has_just_begun(caused_ns: Sequence[int]) -> bool:
-    """Whether the wait is high in all newer steps only: no cause is steady yet."""
-    much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
-    return all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much)
 
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:

@@ -6,7 +6,7 @@ counters. Garbage collections have a rule of their own.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -16,12 +16,11 @@ from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import caused_wait_ns, named_late
 from overlaptop.findings.lines import Sampled, slow_line
-from overlaptop.findings.measures import Measure, cpu_ns, delayed_ns, loading_ns, on_host
+from overlaptop.findings.measures import Measure, delayed_ns, loading_ns, on_host
 from overlaptop.findings.rules.data_loading import ADVICE
-from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.totals import step_of
 from overlaptop.timeline.averages import sigma
-from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.messages import RankInfo, StepTotals
 
 LONG, NOISES = 1.5, 5.0
 """A long step is longer than this multiple of the usual length, and than that length by this number of
@@ -78,48 +77,45 @@ class LongSteps:
 
 def look(evidence: Evidence) -> Findings:
     long = long_steps(evidence)
-    if (
-        long is None
-        or named_late(evidence)
-        or _collect(evidence, long)
-        or not _all_take_longer(evidence, long)
-    ):
+    if long is None or named_late(evidence):
         return
-    for each, longer_ns in _causes(evidence, long):
-        gain_ns = long.lost_ns * min(1.0, longer_ns / long.longer_ns)
-        yield replace(each, gain_ns=round(gain_ns), step_ns=round(long.mean_ns))
+    if _collect(evidence, long) or not _all_take_longer(evidence, long):
+        return
+    if (cause := _cause(evidence, long)) is not None:
+        found, longer_ns = cause
+        gain_ns = round(long.lost_ns * min(1.0, longer_ns / long.longer_ns))
+        yield replace(found, gain_ns=gain_ns, step_ns=round(long.mean_ns))
 
 
-def _causes(evidence: Evidence, long: LongSteps) -> Iterable[tuple[Finding, float]]:
-    """Yield at most one finding, without its gain, and what it explains of a long step."""
+def _cause(evidence: Evidence, long: LongSteps) -> tuple[Finding, float] | None:
+    """Return the finding, without its gain, and what it explains of a long step."""
     longer = text.duration(long.longer_ns)
     measured = f"{len(long.numbers)} of {long.steps} steps take {longer} longer than the usual "
     measured += text.duration(long.usual_ns)
-    if (found := _culprit(evidence, long)) is not None:
-        rank, does, longer_ns = found
-        others = tuple(evidence.ranks.keys() - {rank})
+    if (culprit := _culprit(evidence, long)) is not None:
+        rank, does, longer_ns = culprit
+        others = evidence.ranks.keys() - {rank}
         line = slow_line(evidence, rank, others, Sampled.ASLEEP) or slow_line(evidence, rank, others)
         where = f"look at {line.place}" if line is not None else f"look at what rank {rank} does there"
-        finding = Finding(
+        where = f"{where}: do it less often, on all ranks at once, or {BESIDE}"
+        return Finding(
             title=f"rank {rank} {does} {text.duration(longer_ns)} longer in {long.when}",
             measured=f"{measured}; {line.describe}" if line is not None else measured,
-            advice=ADVICE
-            if does == LOADS
-            else f"{where}: do it less often, on all ranks at once, or {BESIDE}",
+            advice=ADVICE if does == LOADS else where,
             certainty=Certainty.LIKELY,
             ranks=(rank,),
             why_late=True,
             line=line.line if line is not None else "",
-        )
-        yield finding, longer_ns
-    elif all(median(each) >= long.enough_ns for each in _more_ns(evidence, loading_ns, long).values()):
+        ), longer_ns
+    if all(median(each) >= long.enough_ns for each in _more_ns(evidence, loading_ns, long).values()):
         title = f"ranks load data {longer} longer in {long.when}"
-        yield Finding(title, measured, ADVICE, Certainty.LIKELY), long.longer_ns
-    elif long.every is not None:
-        advice = "find what the script does there, such as evaluation, logging or checkpoints: do it less "
-        advice += f"often, or {BESIDE}"
-        title = f"{long.when} takes {longer} longer"
-        yield Finding(title, measured, advice, Certainty.POSSIBLE), long.longer_ns
+        return Finding(title, measured, ADVICE, Certainty.LIKELY), long.longer_ns
+    if long.every is None:
+        return None
+    advice = "find what the script does there, such as evaluation, logging or checkpoints: do it less "
+    advice += f"often, or {BESIDE}"
+    title = f"{long.when} takes {longer} longer"
+    return Finding(title, measured, advice, Certainty.POSSIBLE), long.longer_ns
 
 
 def long_steps(evidence: Evidence) -> LongSteps | None:
@@ -175,21 +171,17 @@ def _all_take_longer(evidence: Evidence, long: LongSteps) -> bool:
     """Return whether each rank has such long steps, perhaps one earlier or later. Where ranks meet only in
     every n-th step, those who are ahead wait there for what another one does in all steps.
     """
-    near = [
-        _more_ns(
-            evidence, lambda _, step: step.step_ns, replace(long, numbers=[at + by for at in long.numbers])
-        )
-        for by in (0, 1, -1)
-    ]
+    moved = (replace(long, numbers=[at + by for at in long.numbers]) for by in (0, 1, -1))
+    near = [_more_ns(evidence, lambda _, step: step.step_ns, each) for each in moved]
     return all(any(median(more_ns[rank]) >= long.enough_ns for more_ns in near) for rank in evidence.ranks)
 
 
 def _collect(evidence: Evidence, long: LongSteps) -> bool:
     """Return whether a rank collects garbage in most of the long steps."""
+    steps = [[step_of(view, number) for number in long.numbers] for view in evidence.ranks.values()]
     return any(
-        2 * sum(bool(step and step.full_collections) for step in _at(view, long.numbers))
-        > len(long.numbers)
-        for view in evidence.ranks.values()
+        2 * sum(bool(step and step.full_collections) for step in of_rank) > len(long.numbers)
+        for of_rank in steps
     )
 
 
@@ -199,7 +191,7 @@ def _culprit(evidence: Evidence, long: LongSteps) -> tuple[int, str, float] | No
     """
     rank = _awaited(evidence, long)
     ranks = evidence.ranks if rank is None else (rank,)
-    counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _on_host(cpu_ns)}
+    counters = {LOADS: loading_ns, "waits for a CPU": delayed_ns, "computes": _cpu_ns_on_host}
     for does, measure in counters.items():
         more_ns = _more_ns(evidence, measure, long)
         most = max(more_ns, key=lambda each: median(more_ns[each]))
@@ -239,16 +231,12 @@ def _more_ns(evidence: Evidence, measure: Measure, long: LongSteps) -> dict[int,
         counted = (measure(view.info, totals[rank]) for totals in evidence.counted)
         usual = [ns for ns in counted if ns is not None]
         usual_ns = median(usual) if usual else math.inf
-        steps = _at(view, long.numbers[-NEWEST:])
+        steps = (step_of(view, number) for number in long.numbers[-NEWEST:])
         in_long = (measure(view.info, step) if step is not None else None for step in steps)
         more_ns[rank] = [0.0 if ns is None else max(0.0, ns - usual_ns) for ns in in_long]
     return more_ns
 
 
-def _at(view: RankView, numbers: Iterable[int]) -> Iterable[StepTotals | None]:
-    return (step_of(view, number) for number in numbers)
-
-
-def _on_host(measure: Measure) -> Measure:
-    """Without a GPU only: otherwise the training thread's CPU time also grows while it waits."""
-    return lambda info, step: measure(info, step) if on_host(info) else None
+def _cpu_ns_on_host(info: RankInfo | None, step: StepTotals) -> int | None:
+    """With a GPU, the training thread's CPU time also grows while it waits."""
+    return step.cpu_ns if on_host(info) else None

@@ -5,7 +5,7 @@ raised if a rule of CAUSES names the cause.
 """
 
 from overlaptop import text
-from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import AFTER, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import SWITCHED_ON, Certainty, Evidence, Finding, Findings
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.stages import pipelines_of
@@ -20,9 +20,8 @@ def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
-    if any(any(rule.look(evidence)) for rule in CAUSES):
-        return
-    if (cause := _cause(evidence)) is None:
+    cause = None if any(any(rule.look(evidence)) for rule in CAUSES) else _cause(evidence)
+    if cause is None:
         return
     advice, certainty = cause
     yield Finding(
@@ -43,24 +42,25 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty] | None:
         if evidence.ranks_with(variable, *SWITCHED_ON):
             return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
     if evidence.uses_fsdp2:
-        by_command = evidence.can_set(PREFETCH["forward"])
-        try_it = f"; to try it now: overlaptop set {PREFETCH['forward']}=2" if by_command else ""
         return (
             "FSDP2 hides its gathers where the CPU runs ahead: leave out .item() and synchronize() "
-            f"in forward and backward, or call set_modules_to_forward_prefetch(){try_it}",
+            "in forward and backward, or call set_modules_to_forward_prefetch()"
+            f"{evidence.try_now(PREFETCH['forward'], 2)}",
             Certainty.POSSIBLE,
         )
-    if evidence.gradients is not None:
-        return None  # DistributedDataParallel issues them beside backward: see the rules about buckets
-    if pipelines_of(evidence):
-        return None  # the schedule says when: see the rules about stages
+    # DDP issues them beside backward, a schedule says when: buckets and stages have rules of their own.
+    if evidence.gradients is not None or pipelines_of(evidence):
+        return None
     found = step_calls(evidence)
     if found is None or not found.issued:
         return (
             "issue collectives with async_op=True, and wait() where their result is needed",
             Certainty.POSSIBLE,
         )
-    costly = _costly(found)
+    by_place: dict[tuple[str, str], list[Collective]] = {}
+    for each in found.issued:
+        by_place.setdefault((each.kind, each.phase), []).append(each)
+    costly = max(by_place.values(), key=exposed_sum_ns)
     phase = costly[0].phase
     where = f" {'' if phase.startswith(AFTER) else 'in '}{phase}" if phase else ""
     call = f"{costly[0].kind or costly[0].op}{where} ({len(costly)} a step)"
@@ -75,10 +75,3 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty] | None:
         "behind that; where all compute needs it, split the batch in two and overlap the halves",
         Certainty.POSSIBLE,
     )
-
-
-def _costly(found: StepCalls) -> list[Collective]:
-    by_place: dict[tuple[str, str], list[Collective]] = {}
-    for each in found.issued:
-        by_place.setdefault((each.kind, each.phase), []).append(each)
-    return max(by_place.values(), key=exposed_sum_ns)

@@ -21,16 +21,13 @@ FEWEST = 3
 
 def look(evidence: Evidence) -> Findings:
     found = fsdp2_calls(evidence)
-    if found is None:
-        return
-    for which, name in PREFETCH.items():
+    for which, name in PREFETCH.items() if found is not None else ():
         knob = evidence.knob(name)
-        if knob is not None and not knob.refusal:
-            commanded = evidence.can_set(name)
-            yield from _of_pass(found, which, name, knob.value or 0, commanded=commanded)
+        if found is not None and knob is not None and not knob.refusal:
+            yield from _of_pass(evidence, found, which, name, knob.value or 0)
 
 
-def _of_pass(found: StepCalls, which: str, name: str, present: int, *, commanded: bool) -> Findings:
+def _of_pass(evidence: Evidence, found: StepCalls, which: str, name: str, present: int) -> Findings:
     gathers = found.gathers(which)
     layer_ns, behind = round(found.compute_ns(which) / max(1, len(gathers))), gathers[1:]
     if len(behind) < FEWEST or not layer_ns:
@@ -40,21 +37,17 @@ def _of_pass(found: StepCalls, which: str, name: str, present: int, *, commanded
     if len(exposed) < MOSTLY * len(behind) or found.mean.is_little(gain_ns):
         return
     usual_ns = round(median(each.least_transfer_ns for each in gathers))
-    slowest_ns = max(each.least_transfer_ns for each in gathers)
-    if not 0 < usual_ns < layer_ns:
-        return
-    depth = -(-slowest_ns // layer_ns)
-    if depth <= present:
+    depth = -(-max(each.least_transfer_ns for each in gathers) // layer_ns)
+    if not 0 < usual_ns < layer_ns or depth <= present:
         return
     memory = text.byte_count(depth * max(each.bytes or 0 for each in gathers))
-    line, costs = f"set_modules_to_{which}_prefetch()", f"which takes up to {memory} of memory"
     yield Finding(
         title=f"all-gathers in {which} are exposed at {len(exposed)} of {len(gathers)} layers: "
         f"{text.duration(gain_ns)} a step",
         measured=f"a gather takes {text.duration(usual_ns)}, a layer computes for "
         f"{text.duration(layer_ns)}; {name} is {present}",
-        advice=f"{line} with the next {text.plural(depth, 'module')} in each, {costs}"
-        + (f"; to try it now: overlaptop set {name}={depth}" if commanded else ""),
+        advice=f"set_modules_to_{which}_prefetch() with the next {text.plural(depth, 'module')} in each, "
+        f"which takes up to {memory} of memory{evidence.try_now(name, depth)}",
         certainty=Certainty.LIKELY,
         gain_ns=gain_ns,
     )

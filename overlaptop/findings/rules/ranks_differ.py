@@ -6,19 +6,20 @@ and receives are not compared: pipeline stages may have groups of the same name.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from overlaptop import text
 from overlaptop.findings.finding import MIN_STEPS, Certainty, Evidence, Finding, Findings, JobStep
 from overlaptop.timeline.collectives import is_point_to_point, kind_of
-from overlaptop.wire.messages import StepDetail
 
 ALIKE = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"))
 """Operations that need the same size on all ranks."""
 MOST_CALLS = 1024
 """A timeline with this many calls may have been truncated."""
 
+_Calls: TypeAlias = Counter[tuple[str, int | None]]
+"""Operations and sizes with their counts."""
 _Odd: TypeAlias = tuple[str, tuple[int, ...], str]
 """A group, the differing ranks, and the difference."""
 
@@ -40,44 +41,29 @@ def look(evidence: Evidence) -> Findings:
 
 
 def _odd(step: JobStep) -> Iterable[_Odd]:
-    issued: dict[str, dict[int, Counter[tuple[str, int | None]]]] = {}
+    issued: dict[str, dict[int, _Calls]] = {}
     for rank, detail in step.details.items():
-        if len(detail.collectives) >= MOST_CALLS or any(
-            is_point_to_point(call.op) for call in detail.collectives
-        ):
+        calls = detail.collectives
+        if len(calls) >= MOST_CALLS or any(is_point_to_point(call.op) for call in calls):
             return
-        for group, calls in _by_group(detail).items():
-            issued.setdefault(group, {})[rank] = calls
+        for call in calls:
+            if call.group:
+                size = call.bytes if kind_of(call.op) in ALIKE else None
+                issued.setdefault(call.group, {}).setdefault(rank, Counter())[call.op, size] += 1
     for group, by_rank in issued.items():
-        if len(by_rank) < 2:
-            continue
-        alike = Counter(frozenset(calls.items()) for calls in by_rank.values()).most_common(1)[0][0]
-        usual = Counter(dict(alike))
+        kinds = Counter(frozenset(calls.items()) for calls in by_rank.values())
+        usual = Counter(dict(kinds.most_common(1)[0][0]))
         by_difference: dict[str, list[int]] = {}
-        for rank, calls in by_rank.items():
-            if calls != usual:
-                by_difference.setdefault(_difference(calls, usual), []).append(rank)
+        for rank, own in by_rank.items():
+            if own != usual:
+                words = zip(("more", "fewer"), (own - usual, usual - own), strict=True)
+                what = "; ".join(f"{word} {_named(which)}" for word, which in words if which)
+                by_difference.setdefault(what, []).append(rank)
         for what, ranks in by_difference.items():
             yield group, tuple(sorted(ranks)), what
 
 
-def _by_group(detail: StepDetail) -> Mapping[str, Counter[tuple[str, int | None]]]:
-    found: dict[str, Counter[tuple[str, int | None]]] = {}
-    for call in detail.collectives:
-        if call.group:
-            size = call.bytes if kind_of(call.op) in ALIKE else None
-            found.setdefault(call.group, Counter())[call.op, size] += 1
-    return found
-
-
-def _difference(calls: Counter[tuple[str, int | None]], usual: Counter[tuple[str, int | None]]) -> str:
-    more, less = calls - usual, usual - calls
-    return "; ".join(
-        f"{word} {_named(which)}" for word, which in (("more", more), ("fewer", less)) if which
-    )
-
-
-def _named(calls: Counter[tuple[str, int | None]]) -> str:
+def _named(calls: _Calls) -> str:
     return ", ".join(
         f"{count} {op}" + ("" if size is None else f" of {text.byte_count(size)}")
         for (op, size), count in sorted(calls.items(), key=repr)

@@ -5,14 +5,16 @@ No other finding then blames the late rank.
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.late import trailing
+from overlaptop.findings.late import named_late
 
 ALIKE = 0.9
 """Hosts' times are similar if none is below this share of the longest."""
 
 
 def look(evidence: Evidence) -> Findings:
-    for late in trailing(evidence):
+    for late in named_late(evidence):
+        if not late.is_slack:
+            continue
         longest = max(late.others, key=lambda rank: late.own[rank].longest_ns)
         own = late.own[longest]
         needs = f"needs {text.duration(own.longest_ns)} a step"

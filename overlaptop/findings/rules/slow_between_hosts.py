@@ -19,13 +19,11 @@ def look(evidence: Evidence) -> Findings:
     calls = step_calls(evidence)
     if calls is None or not calls.mean.costly:
         return
-    between: list[Collective] = []
-    within: list[Collective] = []
-    for each in calls.issued:
-        hosts = evidence.hosts_of(each)
-        if hosts:
-            (between if len(hosts) > 1 else within).append(each)
-    rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or _peak(evidence)
+    within = [each for each in calls.issued if len(evidence.hosts_of(each)) == 1]
+    between = [each for each in calls.issued if len(evidence.hosts_of(each)) > 1]
+    devices = [view.device for view in evidence.ranks.values() if view.device is not None]
+    peak = min((peak for each in devices if (peak := each.nvlink_peak_bytes_per_s)), default=None)
+    rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or peak
     if rate is None or reference is None or rate >= FAR_BELOW * reference:
         return
     exposed_ns = calls.mean.gain_ns(exposed_sum_ns(between))
@@ -50,11 +48,6 @@ def _usual_bandwidth(issued: Iterable[Collective]) -> float | None:
         if (each.bytes or 0) >= LEAST_BYTES and (rate := each.bus_bandwidth) is not None
     ]
     return median(rates) if rates else None
-
-
-def _peak(evidence: Evidence) -> float | None:
-    peaks = [view.device.nvlink_peak_bytes_per_s for view in evidence.ranks.values() if view.device]
-    return min((peak for peak in peaks if peak), default=None)
 
 
 def _advice(evidence: Evidence) -> str:

@@ -5,19 +5,20 @@ A late rank then costs more than the exposed wait.
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.late import late_ranks
+from overlaptop.findings.late import late_ranks, slowed_ns
 from overlaptop.fleet.waits import WORTH_SHARE
 
 
 def look(evidence: Evidence) -> Findings:
     for late in late_ranks(evidence):
-        if not late.slows_ns or late.slows_ns < WORTH_SHARE * evidence.step_ns:
+        slows_ns, beside_ns = slowed_ns(evidence, late.rank, late.others)
+        if not slows_ns or slows_ns < WORTH_SHARE * evidence.step_ns:
             continue
         yield Finding(
-            title=f"compute takes {text.duration(late.slows_ns)} a step longer beside waiting for rank "
+            title=f"compute takes {text.duration(slows_ns)} a step longer beside waiting for rank "
             f"{late.rank} than on rank {late.rank}",
             measured=f"of {text.named_ranks(late.others)}, with communication beside compute for "
-            f"{text.duration(late.beside_ns)} a step longer; NCCL holds SMs while it waits",
+            f"{text.duration(beside_ns)} a step longer; NCCL holds SMs while it waits",
             advice="fixing the wait fixes this, too; NCCL_MAX_CTAS=8 uses fewer SMs, and may make "
             "transfers longer: compare step times",
             certainty=Certainty.POSSIBLE,

@@ -14,7 +14,6 @@ from overlaptop import text
 from overlaptop.findings.exposure import LEAST_BYTES, exposure
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
-from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
 STRETCH = 3
@@ -31,10 +30,13 @@ def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
-    alike = _alike(evidence.transfers)
+    newest = Counter((each.collectives, each.bytes) for each in evidence.transfers[-KIND_STEPS:])
+    kinds = [kind for kind, _ in newest.most_common(1)]
+    alike = [each for each in evidence.transfers if (each.collectives, each.bytes) in kinds]
     if not alike or alike[-1].bytes < LEAST_BYTES:
         return
-    stretches_ns = _stretches([each.transfer_ns for each in alike])
+    starts = range(len(alike) % STRETCH, len(alike), STRETCH)  # blocks are counted from the newest step
+    stretches_ns = [median_low([each.transfer_ns for each in alike[at : at + STRETCH]]) for at in starts]
     if len(stretches_ns) < LEAST_BEFORE + LEAST_SLOW:
         return
     usual_ns = _quantile(stretches_ns, 0.25)
@@ -58,19 +60,6 @@ def look(evidence: Evidence) -> Findings:
         certainty=Certainty.POSSIBLE,
         gain_ns=round(mean.exposed_transfer_ns * (1 - usual_ns / recent_ns)),
     )
-
-
-def _alike(transfers: Sequence[StepTransfer]) -> list[StepTransfer]:
-    """Return the steps with the same collectives as most of the newest steps."""
-    newest = Counter((each.collectives, each.bytes) for each in transfers[-KIND_STEPS:])
-    kinds = newest.most_common(1)
-    return [each for each in transfers if (each.collectives, each.bytes) == kinds[0][0]]
-
-
-def _stretches(times_ns: Sequence[float]) -> list[float]:
-    """Return each block's usual time, oldest first; blocks are counted from the newest step."""
-    starts = range(len(times_ns) % STRETCH, len(times_ns), STRETCH)
-    return [median_low(times_ns[at : at + STRETCH]) for at in starts]
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

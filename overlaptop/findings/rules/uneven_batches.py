@@ -6,14 +6,14 @@ late in most steps nonetheless, without a steady cause.
 
 from collections import Counter
 from functools import lru_cache
-from statistics import mean, median
+from statistics import mean
 from typing import NamedTuple
 
 from overlaptop import text
-from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings, JobStep
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import Cause, late_ranks, suspects
-from overlaptop.findings.measures import STEADY, computing_ns, cpus_are_short
+from overlaptop.findings.measures import STEADY, computing_ns, cpus_are_short, excess
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import LATE_SHARE
 
@@ -54,25 +54,21 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
     if evidence.window is None or cpus_are_short(evidence):
         return None
     # Not the wait window: it is longer, and uneven batches may have begun only in these steps.
-    split = [step.waits for step in evidence.steps if step.waits is not None]
-    window = window_of(split, evidence.window.worth_share)
+    split = [(step, step.waits) for step in evidence.steps if step.waits is not None]
+    window = window_of([waits for _, waits in split], evidence.window.worth_share)
     if window is None or window.share < window.worth_share:
         return None
-    late = [_longer(evidence, step) for step in evidence.steps if step.waits is not None]
-    explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * window.exposed_wait_ns]
-    if not explained or len(explained) < LATE_SHARE * len(late):
+    explained: list[tuple[int, float]] = []
+    enough_ns = EXPLAINS * window.exposed_wait_ns
+    for step, waits in split:
+        late = waits.main_late_rank
+        if late is not None and late in step.totals:
+            others = step.totals.keys() - {late}
+            longer_ns = excess(evidence, late, others, computing_ns, [step.totals])
+            explained.extend((late, ns) for ns in longer_ns if ns >= enough_ns)
+    if not explained or len(explained) < LATE_SHARE * len(split):
         return None
-    _, most = Counter(rank for rank, _ in explained).most_common(1)[0]
+    most = Counter(rank for rank, _ in explained).most_common(1)[0][1]
     if most >= STEADY * len(explained):
         return None
     return LateByCompute(round(mean(ns for _, ns in explained)), window.exposed_wait_ns)
-
-
-def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
-    """Return the step's late rank and its extra compute; 0: not known."""
-    assert step.waits is not None
-    late = step.waits.main_late_rank
-    times = {rank: computing_ns(evidence.ranks[rank].info, totals) for rank, totals in step.totals.items()}
-    own = times.pop(late, None) if late is not None else None
-    others = [ns for ns in times.values() if ns is not None]
-    return late, own - median(others) if own is not None and others else 0.0

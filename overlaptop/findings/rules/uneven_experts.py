@@ -16,22 +16,20 @@ UNEVEN = 1.3
 
 def look(evidence: Evidence) -> Findings:
     of_group: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    lasts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    lasts: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for step in evidence.steps:
         for rank, detail in step.details.items():
-            took: Counter[str] = Counter()
             for each in detail.collectives:
                 if kind_of(each.op) == "alltoall" and each.bytes:
                     of_group[each.group][rank] += each.bytes
-                    took[each.group] += each.end_ns - each.start_ns
-            for group, ns in took.items():
-                lasts[group, rank].append(ns)
+                    lasts[each.group, rank][step.number] += each.end_ns - each.start_ns
     for group, moved in of_group.items():
         most = max(moved, key=lambda rank: moved[rank])
         skew = moved[most] / mean(moved.values())
         if len(moved) < 2 or skew < UNEVEN:
             continue
-        last_ns = mean(lasts[group, most])
+        last_ns = mean(lasts[group, most].values())
+        exposed = [step.totals[most].exposed_ns or 0 for step in evidence.steps if most in step.totals]
         yield Finding(
             title=f"rank {most} moves {skew:.2f} times the mean of its group's all-to-alls",
             measured=f"{text.byte_count(moved[most])} there, {text.byte_count(min(moved.values()))} on the "
@@ -39,11 +37,6 @@ def look(evidence: Evidence) -> Findings:
             advice="spread tokens over experts: an auxiliary loss or a bias of the router, a lower "
             "capacity factor, or other experts on this rank",
             certainty=Certainty.MEASURED,
-            gain_ns=_gain_ns(evidence, most, last_ns * (1 - 1 / skew)),
+            gain_ns=round(min(last_ns * (1 - 1 / skew), mean(exposed) if exposed else 0)),
             ranks=(most,),
         )
-
-
-def _gain_ns(evidence: Evidence, rank: int, less_ns: float) -> int:
-    exposed = [step.totals[rank].exposed_ns or 0 for step in evidence.steps if rank in step.totals]
-    return round(min(less_ns, mean(exposed) if exposed else 0))
