@@ -17,11 +17,7 @@ REFUSED = "refused"
 
 
 def try_values(
-    session: Session,
-    held: JobKnob,
-    values: Sequence[int],
-    *,
-    budget_steps: int | None = None,
+    session: Session, held: JobKnob, values: Sequence[int], *, budget_steps: int | None = None
 ) -> Trials:
     """Return trials of these values of a knob, each against the present one, which may be among them.
 
@@ -88,41 +84,26 @@ class Best:
 
 def best_of(knob: Knob, state: TrialsState) -> Best | None:
     """Return the result of the trials. None before anything is known."""
-    measured = [each for each in state.tried if each.effect is not None and each.effect.bounded]
-    if not measured:
+    tried = {each.candidate.key: each for each in state.tried if not each.refused}
+    known = {key: effect for key, each in tried.items() if (effect := each.effect) and effect.bounded}
+    if not any(each.effect is not None and each.effect.bounded for each in state.tried):
         return None
-    shorter = [each for each in measured if verdict(each) == SHORTER]
-    best = min(shorter, key=_centre, default=None)
-    limit = best.effect.high if best is not None and best.effect is not None else 0.0
-    rivals = tuple(
-        each.candidate.key
-        for each in state.tried
-        if each is not best and not each.refused and not _is_longer(each, limit, best is not None)
-    )
+    shorter = [key for key in known if verdict(tried[key]) == SHORTER]
+    value = min(shorter, key=lambda key: known[key].centre, default=None)
+    # Against the present value, a rival only has to be as short.
+    least = known[value].high if value is not None else -SAME
+    longer = {key for key, each in known.items() if each.low > least}
+    rivals = tuple(key for key in tried if key != value and key not in longer)
     present = present_words(knob)
-    also = ", ".join(value_words(knob, value) for value in rivals)
-    if best is None or best.effect is None:
+    also = ", ".join(value_words(knob, rival) for rival in rivals)
+    if value is None:
         line = f"{knob.name} {present}: no value tried is shorter"
         return Best(None, None, rivals, line + (f"; not known of {also}" if also else ""), "")
-    low, high = -100 * best.effect.high, -100 * best.effect.low
+    effect = known[value]
     line = (
-        f"{knob.name} {best.candidate.name}: a step {-100 * best.effect.centre:.1f} % shorter than with "
-        f"{present} ({low:.1f} to {high:.1f} %)" + (f"; {also} may be as short" if also else "")
+        f"{knob.name} {tried[value].candidate.name}: a step {-100 * effect.centre:.1f} % shorter than with "
+        f"{present} ({-100 * effect.high:.1f} to {-100 * effect.low:.1f} %)"
+        + (f"; {also} may be as short" if also else "")
     )
-    value = best.candidate.key
     code = "" if knob.original_text == str(value) else code_line(knob, value)
-    return Best(value, best.effect, rivals, line, code)
-
-
-def _centre(tried: Tried) -> float:
-    return tried.effect.centre if tried.effect is not None else 0.0
-
-
-def _is_longer(tried: Tried, limit: float, of_best: bool) -> bool:
-    """Whether a value is no rival: longer than the best.
-    If the present value is best, not shorter suffices.
-    """
-    effect = tried.effect
-    if effect is None or not effect.bounded:
-        return False
-    return effect.low > limit if of_best else effect.low >= -SAME
+    return Best(value, effect, rivals, line, code)

@@ -58,12 +58,7 @@ def _lengths_ns(snapshot: Snapshot) -> list[int]:
 
 
 def delay_ranks(
-    session: Session,
-    ranks: Sequence[int],
-    delay_ns: int,
-    place: int,
-    *,
-    budget_steps: int | None = None,
+    session: Session, ranks: Sequence[int], delay_ns: int, place: int, *, budget_steps: int | None = None
 ) -> Trials:
     """Return trials that delay each of these ranks in turn. ``place``: commands.HOST or GPU.
 
@@ -85,9 +80,7 @@ def is_narrow(effect: Effect) -> bool:
 
 
 def least_cost_ns(ranks: int, delay_ns: int, step_ns: float) -> int:
-    """Return the maximum time that the job loses
-    if each rank is delayed in the minimum number of trials.
-    """
+    """Return the time that the job loses at most if each rank is delayed in the fewest trials."""
     return ranks * LOOKS[0] * trial_steps(step_ns) * delay_ns
 
 
