@@ -10,24 +10,16 @@ from overlaptop.findings.finding import Certainty
 from overlaptop.findings.measures import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
 
-from . import timelines
-from .jobs import RANKS, healthy, job, rules, the
-from .timelines import PHASES, Timeline, call
+from .jobs import LATE, PHASES, RANKS, Timeline, call, healthy, job, of_late, rules, the, timelines
 
-LATE = 1
-LANES = (
-    "compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall",
-)  # fmt: skip
+LANES = ("compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall")
 
 
-def counted(*facts, steps=24, **changes):
+def counted(*facts, steps=24, source="kernels", **changes):
     """A job of which no step is measured."""
     unmeasured = {f"{lane}_ns": lambda rank, number: None for lane in LANES}
-    return job(healthy, *facts, steps=steps, watched=False, **unmeasured, **changes)
-
-
-def of_late(amount, others=0):
-    return lambda rank, _: amount if rank == LATE else others
+    infos = {"infos": lambda rank: {"source": source}}
+    return job(healthy, *facts, steps=steps, watched=False, **infos, **unmeasured, **changes)
 
 
 COUNTERS = {
@@ -57,25 +49,24 @@ def test_in_fewer_than_four_of_five_steps_it_names_nobody(rule):
 
 
 @pytest.mark.parametrize(
-    ("amount", "source", "named"), [(20, "kernels", 0), (20, "host", 1), (5, "host", 0)]
+    ("rule", "source", "ms", "others_ms", "named"),
+    [
+        ("data_loading", "kernels", 20, 0, False),
+        ("data_loading", "host", 20, 0, True),
+        ("data_loading", "host", 5, 0, False),
+        ("garbage_collection", "host", 17, 10, True),
+        ("garbage_collection", "host", 12, 10, False),
+        ("garbage_collection", "kernels", 17, 10, False),
+        ("busy_cpu", "host", 20, 4, True),
+        ("busy_cpu", "host", 20, 8, False),
+        ("busy_cpu", "kernels", 20, 4, False),
+    ],
 )
-def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, named):
-    evidence = counted(infos=lambda rank: {"source": source}, loading_ns=of_late(amount * MS))
-    assert (("data_loading", (LATE,)) in rules(evidence)) == named
-
-
-@pytest.mark.parametrize(("more", "source", "named"), [(7, "host", 1), (2, "host", 0), (7, "kernels", 0)])
-def test_collection_in_each_step_of_one_rank_counts_without_a_gpu(more, source, named):
-    counters = {"full_collections": of_late(1), "cpu_ns": of_late((10 + more) * MS, 10 * MS)}
-    evidence = counted(infos=lambda rank: {"source": source}, **counters)
-    assert (("garbage_collection", (LATE,)) in rules(evidence)) == named
-
-
-@pytest.mark.parametrize(("others", "source", "named"), [(4, "host", 1), (8, "host", 0), (4, "kernels", 0)])
-def test_waits_for_a_cpu_that_others_do_not_have_count_without_a_gpu(others, source, named):
-    delayed = of_late(20 * MS, others * MS)
-    evidence = counted(infos=lambda rank: {"source": source}, delayed_ns=delayed)
-    assert (("busy_cpu", (LATE,)) in rules(evidence)) == named
+def test_less_than_half_counts_on_ranks_without_a_gpu_alone(rule, source, ms, others_ms, named):
+    counters = dict.fromkeys(COUNTERS[rule], of_late(ms * MS, others_ms * MS))
+    if rule == "garbage_collection":
+        counters["full_collections"] = of_late(1)
+    assert ((rule, (LATE,)) in rules(counted(source=source, **counters))) == named
 
 
 def asleep(own, others=0, samples=80):
@@ -88,12 +79,18 @@ def asleep(own, others=0, samples=80):
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "source", "named"),
-    [(12, 0, "host", True), (16, 12, "host", False), (7, 0, "host", False), (20, 0, "kernels", False),
-     (60, 4, "kernels", True)],
-)  # fmt: skip
-def test_rank_that_sleeps_more_often_is_named_with_its_line(own, others, source, named):
-    evidence = counted(*asleep(own, others), infos=lambda rank: {"source": source})
+    ("own", "others", "source", "lead_ns", "named"),
+    [
+        (12, 0, "host", None, True),
+        (16, 12, "host", None, False),
+        (7, 0, "host", None, False),
+        (20, 0, "kernels", None, False),
+        (60, 4, "kernels", None, True),
+        (12, 0, "kernels", 0, True),  # a GPU that waits for each launch hides nothing
+    ],
+)
+def test_rank_that_sleeps_more_often_is_named_with_its_line(own, others, source, lead_ns, named):
+    evidence = counted(*asleep(own, others), source=source, launch_lead_ns=lambda *_: lead_ns)
     assert (("late_launch", (LATE,)) in rules(evidence)) == named
     if named:
         assert the(evidence, "late_launch").line == "train.py:1 in collate"
@@ -105,17 +102,11 @@ def test_sleep_after_the_last_step_is_a_hang_not_a_slow_rank():
         for rank in range(RANKS)
         for second in range(2, 10)
     ]
-    assert rules(counted(*hung, infos=lambda rank: {"source": "host"})) == set()
-
-
-def test_gpu_that_waits_for_each_launch_hides_nothing():
-    bare = counted(*asleep(12), launch_lead_ns=lambda rank, number: 0)
-    assert ("late_launch", (LATE,)) in rules(bare)
+    assert rules(counted(*hung, source="host")) == set()
 
 
 def test_loading_data_is_no_sleep():
-    both = counted(*asleep(60), loading_ns=of_late(60 * MS))
-    assert rules(both) == {("data_loading", (LATE,))}
+    assert rules(counted(*asleep(60), loading_ns=of_late(60 * MS))) == {("data_loading", (LATE,))}
 
 
 def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
@@ -124,7 +115,7 @@ def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
 
 
 @pytest.mark.parametrize("late_ms", [80, 25])
-def test_three_measured_steps_confirm_it_and_a_sixth_of_the_step_is_enough(late_ms):
+def test_three_measured_steps_confirm_a_sixth_of_the_step(late_ms):
     late = [("idle", late_ms)]
     measured = job(lambda rank, number: [*healthy(rank, number), *late * (rank == LATE)], steps=5)
     unmeasured = counted(loading_ns=of_late(late_ms * MS), step_ns=lambda *_: round(measured.step_ns))
@@ -137,18 +128,17 @@ def test_three_measured_steps_confirm_it_and_a_sixth_of_the_step_is_enough(late_
     ("gpu", "steps", "ms", "named"),
     [("GPU", 6, 30, True), ("GPU", 5, 30, False), ("GPU", 12, 6, False), ("", 12, 30, False)],
 )
-def test_compute_of_ranks_that_share_a_gpu_counts_where_nobody_waits_in_collectives(gpu, steps, ms, named):
+def test_compute_of_ranks_that_share_a_gpu_counts(gpu, steps, ms, named):
+    """Nobody waits in collectives."""
+
     def does(rank, _):
         return [("compute", 60), ("compute" if rank == LATE else "idle", ms)]
 
     evidence = job(does, ranks=2, steps=steps, gpu=gpu)
-    unmeasured = counted(steps=8, ranks=2).counted
-    evidence = replace(evidence, counted=(*unmeasured, *evidence.counted))
-    found = {each.ranks: each for each in find(evidence) if each.rule == "slow_compute"}
-    assert found.keys() == ({(LATE,)} if named else set())
-    if named:
-        assert found[LATE,].title == "rank 1 computes 30.0 ms a step longer than rank 0"
-        assert found[LATE,].gain_ns == 30 * MS
+    evidence = replace(evidence, counted=(*counted(steps=8, ranks=2).counted, *evidence.counted))
+    found = [each for each in find(evidence) if each.rule == "slow_compute"]
+    titles = ["rank 1 computes 30.0 ms a step longer than rank 0"] * named
+    assert [(each.title, each.gain_ns) for each in found] == [(title, 30 * MS) for title in titles]
 
 
 BUSY_CPU, BOUND = [("busy_cpu", (LATE,))], [("communication_bound", ())]
@@ -158,14 +148,14 @@ BUSY_CPU, BOUND = [("busy_cpu", (LATE,))], [("communication_bound", ())]
     ("late_ms", "others_ms", "told_of"),
     [(15, 0, BOUND), (50, 0, BUSY_CPU), (34, 17, BUSY_CPU), (25, 5, [])],
 )
-def test_wait_for_a_cpu_makes_transfers_long_instead_of_ranks_late(late_ms, others_ms, told_of):
+def test_wait_for_a_cpu_makes_transfers_long_not_ranks_late(late_ms, others_ms, told_of):
     def lay(rank, _):
         return Timeline(100, ((0, 20),), (call("allreduce_", 10, 90),), phases=PHASES)
 
     def told(totals, detail):
         return replaced(totals, delayed_ns=(late_ms if totals.rank == LATE else others_ms) * MS), detail
 
-    found = find(timelines.job(lay, steps=12, told=told))
+    found = find(timelines(lay, steps=12, told=told))
     assert [(each.rule, each.ranks) for each in found] == told_of
     if told_of is BUSY_CPU:
         assert (found[0].certainty, found[0].gain_ns) == (Certainty.LIKELY, None)

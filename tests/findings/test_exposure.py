@@ -1,20 +1,28 @@
-"""What of each collective is exposed, and that no finding promises more than that."""
+"""What is exposed, that no finding promises more, models of it, and transfers that become slower."""
 
+import math
+import random
+from dataclasses import replace
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+from overlaptop.findings.buckets import Model
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.find import find
+from overlaptop.findings.idle import pauses
+from overlaptop.findings.rules import slower_transfers
+from overlaptop.findings.rules.slower_transfers import KIND_STEPS, LEAST_BEFORE, LEAST_SLOW, STRETCH
+from overlaptop.fleet.waits import StepTransfer
 from overlaptop.timeline.spans import difference, from_pairs, length_ns
-from tests.fleet.builders import unmeasured
+from tests.fleet.builders import MS, T0, unmeasured
 
-from .timelines import MS, Timeline, call, environment, gradients, job, knobs
+from .jobs import MIB, Timeline, call, environment, gradients, knobs, names, the, timelines
 
-STEP_MS = 100
 ENDS = (("forward", 0, 20), ("backward", 0, 50), ("backward", 1, 90), ("optimizer", 0, 100))
-PHASES = (("forward", 0, 20), ("backward", 20, 50), ("backward", 50, 90), ("optimizer", 90, 100))
+ACCUMULATED = (("forward", 0, 20), ("backward", 20, 50), ("backward", 50, 90), ("optimizer", 90, 100))
 OF_COMMUNICATION = {
     "bucket_too_large", "bucket_too_small", "communication_bound", "gathered_again", "late_first_bucket",
     "one_after_the_other", "one_queue", "prefetch_too_shallow", "reduced_every_micro_step", "timing_events",
@@ -25,23 +33,23 @@ OPS = ("allreduce_", "_allgather_base_", "_reduce_scatter_base")
 @st.composite
 def spans(draw):
     """Spans of whole ms, in order."""
-    ends = sorted(draw(st.sets(st.integers(0, STEP_MS), max_size=16)))
+    ends = sorted(draw(st.sets(st.integers(0, 100), max_size=16)))
     return [*zip(ends[::2], ends[1::2], strict=False)]
 
 
 @st.composite
-def timelines(draw):
+def steps(draw):
     """The same for all ranks."""
     made = [
         call(draw(st.sampled_from(OPS)), *span, draw(st.sampled_from((1, 25)))) for span in draw(spans())
     ]
-    return Timeline(STEP_MS, tuple(draw(spans())), tuple(made), phases=PHASES)
+    return Timeline(100, tuple(draw(spans())), tuple(made), phases=ACCUMULATED)
 
 
 @settings(max_examples=40, deadline=None)
-@given(timelines())
+@given(steps())
 def test_exposed_is_what_has_no_compute_beside_it(laid):
-    found = step_calls(job(lambda rank, number: laid))
+    found = step_calls(timelines(lambda rank, number: laid))
     compute = from_pairs([(start * MS, end * MS) for start, end in laid.compute])
     expected = [
         length_ns(difference(from_pairs([(each.start_ns, each.end_ns)]), compute)) for each in laid.calls
@@ -54,47 +62,184 @@ def test_exposed_is_what_has_no_compute_beside_it(laid):
 
 
 @settings(max_examples=40, deadline=None)
-@given(timelines(), st.booleans())
+@given(steps(), st.booleans())
 def test_no_finding_promises_more_than_what_is_exposed(laid, with_ddp):
     facts = [gradients([25] * 4), knobs(bucket_cap_mb=25)] if with_ddp else [knobs(prefetch_forward=0)]
     one = environment(CUDA_DEVICE_MAX_CONNECTIONS="1", TORCH_NCCL_ENABLE_TIMING="1" if with_ddp else "0")
-    evidence = job(lambda rank, number: laid, *facts, *one)
+    evidence = timelines(lambda rank, number: laid, *facts, *one)
     for each in find(evidence):
         if each.rule in OF_COMMUNICATION:
             assert 0 < each.gain_ns <= exposure(evidence).exposed_transfer_ns
 
 
-def test_where_few_steps_are_split_these_do_not_stand_for_all():
+@pytest.mark.parametrize(("every", "is_known"), [(3, False), (1, True)])
+def test_where_few_steps_are_split_these_do_not_stand_for_all(every, is_known):
     def lay(rank, number):
-        """The ends agree in every third step only, in which the all-reduce is long."""
-        ms = 14 if number % 3 == 0 else 1
+        """The ends agree in every n-th step only, in which the all-reduce is long."""
+        ms = 14 if number % every == 0 else 1
         made = call("allreduce_", 22, 22 + ms - (0.9 * (rank == 0) if ms == 1 else 0))
         return Timeline(22 + ms, ((0, 22),), (made,))
 
-    assert exposure(job(lay, steps=12)) is None
-    assert exposure(job(lambda rank, number: lay(rank, 0), steps=12)) is not None
+    assert (exposure(timelines(lay, steps=12)) is not None) == is_known
 
 
-@pytest.mark.parametrize("step_s", [0.5, 2.6, 5])
+@pytest.mark.parametrize("step_s", [0.5, 5])
 @pytest.mark.parametrize("measured_every", [1, 2])
 def test_of_long_steps_as_many_as_are_split_stand_for_the_rest(step_s, measured_every):
-    ends = 600 * step_s
-
-    def lay(rank, number):
-        return Timeline(1000 * step_s, ((0, ends),), (call("allreduce_", ends, 800 * step_s),))
+    laid = Timeline(1000 * step_s, ((0, 600 * step_s),), (call("allreduce_", 600 * step_s, 800 * step_s),))
 
     def told(totals, detail):
         if totals.step % measured_every:
-            return [replace(unmeasured(totals.rank, totals.step, step_s * 1000), start_ns=totals.start_ns)]
+            least = unmeasured(totals.rank, totals.step, step_s * 1000)
+            return [msgspec.structs.replace(least, start_ns=totals.start_ns)]
         return totals, detail
 
-    found = exposure(job(lay, steps=50, told=told))
-    assert found is not None
+    found = exposure(timelines(lambda *_: laid, steps=50, told=told))
     assert found.exposed_transfer_ns == pytest.approx(200 * step_s * MS)
 
 
 @pytest.mark.parametrize(("first", "is_known"), [(9, False), (5, True)])
 def test_of_few_split_steps_nothing_is_said(first, is_known):
     laid = Timeline(100, ((0, 60),), (call("allreduce_", 60, 80),))
-    found = job(lambda *_: laid, steps=14, told=lambda *each: each if each[0].step >= first else each[:1])
+    found = timelines(lambda *_: laid, steps=14, told=lambda *two: two if two[0].step >= first else two[:1])
     assert (exposure(found) is not None) is is_known
+
+
+def test_a_kernel_that_computes_and_communicates_is_no_pause():
+    laid = Timeline(100, ((20, 40), (60, 90)), (call("allreduce_", 90, 100),), fused=((0, 20), (40, 60)))
+    detail = timelines(lambda *_: laid).steps[-1].details[0]
+    assert len(pauses(detail)) == 0
+    bare = msgspec.structs.replace(detail, fused_spans_ns=())
+    assert pauses(bare).tolist() == [[0, 20 * MS], [40 * MS, 60 * MS]]
+
+
+@given(
+    st.integers(1, 10**9), st.integers(0, 10**9), st.floats(0, 1e7), st.floats(0, 100), st.integers(1, 500)
+)
+def test_even_buckets_take_what_one_stream_takes_to_send_them(total, backward_ns, alpha_ns, rate, count):
+    model = Model(total, backward_ns, alpha_ns, rate)
+    each_ns, end_ns, exposed_ns = alpha_ns + total * rate / count, 0, 0
+    for nth in range(count):
+        start_ns = max(end_ns, backward_ns * (nth + 1) / count)
+        end_ns = start_ns + each_ns
+        exposed_ns += max(0, end_ns - max(start_ns, backward_ns))
+    assert model.exposed_ns(count) == pytest.approx(exposed_ns, rel=1e-9, abs=2)
+
+
+def test_the_best_size_of_buckets_is_as_calculus_has_it():
+    # Sending takes as long as backward: it begins with the first of k buckets, at backward / k, and ends
+    # k alpha + bytes / beta later. The least of that is at k = sqrt(backward / alpha).
+    model = Model(64 * MIB, backward_ns=256_000, alpha_ns=1_000, ns_per_byte=256_000 / (64 * MIB))
+    assert (model.best_mib(), model.count(4)) == (4, 16)
+    assert model.exposed_ns(16) == 2 * 16_000
+
+
+# Transfers that become slower
+
+BEFORE, SLOW = LEAST_BEFORE * STRETCH, LEAST_SLOW * STRETCH
+SETTLED = [40] * 60
+
+
+def exposed(rank, number, end_ms=380):
+    """An all-reduce with nothing beside it."""
+    return Timeline(500, ((0, 300), (end_ms, 500)), (call("allreduce_", 300, end_ms),))
+
+
+def on_cpus(delayed_ms):
+    facts = {"source": "host", "device": "cpu", "backend": "gloo"}
+    waits = None if delayed_ms is None else delayed_ms * MS
+    return timelines(
+        exposed, steps=24, infos=lambda rank: facts,
+        told=lambda totals, detail: (msgspec.structs.replace(totals, delayed_ns=waits), detail),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return timelines(exposed, steps=24)
+
+
+def transfers(takes_ms, size=lambda number: 25 * MIB, collectives=lambda number: 1):
+    """A step each half second."""
+    return tuple(
+        StepTransfer(number, T0 + number * 500 * MS, collectives(number), size(number), ms * MS)
+        for number, ms in enumerate(takes_ms)
+    )
+
+
+def is_slower(evidence, *args, **how):
+    return "slower_transfers" in names(replace(evidence, transfers=transfers(*args, **how)))
+
+
+def test_what_they_take_now_and_took_before_is_said(evidence):
+    found = the(replace(evidence, transfers=transfers([41] * 60 + [82] * 20)), "slower_transfers")
+    assert found.title == "transfer takes 82.0 ms a step, before it took 41.0 ms"
+    assert found.measured == "for 10 s; each of these steps moves 25.0 MiB in 1 collective"
+    assert found.gain_ns == pytest.approx(exposure(evidence).exposed_transfer_ns / 2)
+    assert found.ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("takes_ms", "is_found"),
+    [
+        ([40] * BEFORE + [60] * SLOW, True),
+        ([40] * BEFORE + [59] * SLOW, False),
+        ([40] * (BEFORE - 1) + [60] * SLOW, False),
+        (SETTLED + [80] * (SLOW - STRETCH // 2 - 1), False),
+        (SETTLED + [80] * SLOW + [40] * (STRETCH // 2 + 1), False),  # it is over
+        (SETTLED + [80, 80, 80, 40, 80] * 8, True),
+        (SETTLED + [80, 40] * 40, False),
+        (SETTLED + [80] * 160, True),  # for most of the time
+        ([20] * 20 + [40] * 100, False),  # few were fast, at the start
+        ((SETTLED + [80] * 15) * 4, False),  # it comes and goes
+        ([], False),
+    ],
+)
+def test_they_take_longer_since_one_time(evidence, takes_ms, is_found):
+    assert is_slower(evidence, takes_ms) is is_found
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_found"),
+    [
+        ({"size": lambda number: MIB}, True),
+        ({"size": lambda number: MIB - 1}, False),
+        ({"size": lambda number: (25 + (number >= 80)) * MIB}, False),
+        ({"collectives": lambda number: 1 + (number >= 80)}, False),
+        # Every fourth does something else.
+        ({"size": lambda number: (25 if number % 4 else 50) * MIB}, True),
+        # So do the newest, up to half of those that decide.
+        ({"size": lambda number: (25 + (number >= 120 - KIND_STEPS // 2)) * MIB}, True),
+        ({"size": lambda number: (25 + (number >= 119 - KIND_STEPS // 2)) * MIB}, False),
+    ],
+)
+def test_only_steps_are_compared_that_move_the_same(evidence, kind, is_found):
+    assert is_slower(evidence, [40] * 80 + [80] * 40, **kind) is is_found
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kept_up", [0.0, 0.8])
+def test_noise_is_not_taken_for_it_even_where_it_lasts(evidence, seed, kept_up):
+    """``kept_up``: of what a step is slower than usual, so much is left in the next one."""
+    dice, strays, takes_ms = random.Random(seed), 0.0, []
+    for _ in range(300):
+        strays = kept_up * strays + (1 - kept_up**2) ** 0.5 * dice.gauss(0, 0.2)
+        takes_ms.append(40 * math.exp(strays))
+    looks = (replace(evidence, transfers=transfers(takes_ms[:upto])) for upto in range(len(takes_ms)))
+    assert not any(list(slower_transfers.look(each)) for each in looks)
+
+
+@pytest.mark.parametrize(("delayed_ms", "is_found"), [(10, True), (11, False), (None, False)])
+def test_nothing_is_said_where_busy_cpus_move_the_bytes(delayed_ms, is_found):
+    assert is_slower(on_cpus(delayed_ms), SETTLED + [80] * 20) is is_found
+
+
+def test_nothing_is_said_of_transfers_that_compute_hides():
+    hidden = Timeline(500, ((0, 500),), (call("allreduce_", 300, 380),))
+    assert not is_slower(timelines(lambda *_: hidden, steps=24), SETTLED + [80] * 20)
+
+
+def test_a_running_job_is_seen_to_become_slower():
+    """The steps that its splitter keeps."""
+    slows = timelines(lambda rank, at: exposed(rank, at, 340 if at < 60 else 380), steps=74)
+    assert "slower_transfers" in names(slows)

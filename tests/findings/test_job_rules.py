@@ -1,0 +1,534 @@
+"""Rules about the whole job: where they find something, what it wins, and where they are silent."""
+
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Certainty, evidence_of
+from overlaptop.findings.rules.jitter import JITTER_SHARE
+from overlaptop.wire.devices import GpuLink, NodeShare
+from overlaptop.wire.messages import CollectiveSpan, OwnCost
+from tests.fleet.builders import GB, MS, device, info, numa, sample
+from tests.fleet.pipeline import gpipe, one_forward_one_backward, seen
+
+from .jobs import (
+    PHASES,
+    RANKS,
+    Timeline,
+    after,
+    call,
+    commanded,
+    environment,
+    gradients,
+    healthy,
+    job,
+    knobs,
+    names,
+    the,
+    timelines,
+)
+
+
+def by(lay, *facts, **how):
+    """A job to be made."""
+    return partial(timelines, lay, *facts, **how)
+
+
+def step(calls=(), compute=(), copies=(), fused=(), ms=100, phases=PHASES):
+    """A step that all ranks make alike."""
+    return lambda rank, number: Timeline(ms, compute, tuple(calls), copies, phases, fused)
+
+
+def reduces(*calls, compute=((0, 80), (90, 100)), **more):
+    """All-reduces, each as start, end and MiB."""
+    return step([call("allreduce_", *each) for each in calls], compute, **more)
+
+
+APART = ((0, 30), (40, 50), (60, 70), (80, 100))
+THREE = [(30, 40), (50, 60), (70, 80)]
+apart = reduces(*THREE, compute=APART)
+hidden = reduces((40, 50), (60, 70), compute=((0, 100),))
+half_exposed = reduces((40, 50), (80, 90))
+long = reduces((10, 90), compute=((0, 20),))
+small = reduces(*((10 + 4 * at, 13 + 4 * at, 0.1) for at in range(20)), compute=((0, 20), (90, 100)))
+behind = reduces(
+    (60, 90), compute=((0, 60), (90, 100)),
+    phases=(("forward", 0, 20), ("backward", 20, 60), ("optimizer", 90, 100)),
+)  # fmt: skip
+broadcasts = step(
+    [call("broadcast_", 5, 10), *(call("allreduce_", *each) for each in THREE)],
+    ((0, 5), (10, 30), *APART[1:]),
+)
+HOST = {"infos": lambda rank: {"device": "cpu"}}
+TWO_HOSTS = {"infos": lambda rank: {"host": "gpu-a" if rank % 2 else "gpu-b"}}
+FSDP2 = knobs(prefetch_forward=None, prefetch_backward=None)
+ONE_CONNECTION = environment(CUDA_DEVICE_MAX_CONNECTIONS="1")
+TIMED = environment(CUDA_DEVICE_MAX_CONNECTIONS="1", TORCH_NCCL_ENABLE_TIMING="1")
+NO_P2P = environment(NCCL_P2P_DISABLE="1")
+
+
+def late(rank, number):
+    """Rank 1 is late, which disturbs the overlap of the other."""
+    starts = (35, 55, 75) if rank else (10, 40, 60)
+    calls = tuple(call("allreduce_", at, end) for at, end in zip(starts, (40, 60, 80), strict=True))
+    return Timeline(100, ((0, 10), (80, 100)), calls, phases=PHASES)
+
+
+# DDP
+
+
+def ddp(cap_mib, sizes_mib, **flags):
+    """A model with these gradients and this size of buckets."""
+    usual = {"gradient_as_bucket_view": True, "find_unused_parameters": False, "static_graph": False}
+    return [gradients(sizes_mib, **(usual | flags)), knobs(bucket_cap_mb=cap_mib)]
+
+
+SHORT = ((0, 60), (90, 100))
+ONE = (40, 50, 25)
+usual = reduces((30, 34, 1), (40, 50, 25), (52, 62, 25), (64, 74, 25), (76, 81, 12))
+# 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
+latent = reduces(*((22 + 3 * at, 25 + 3 * at, 1) for at in range(20)), (82, 88, 4), compute=SHORT)
+alike = reduces(*((22 + 3 * at, 25 + 3 * at, 1) for at in range(21)), compute=SHORT)
+TAKE = [9, 4, 2, 12, 9, 3, 1, 12]
+no_line = reduces(
+    *((22 + sum(TAKE[:at]), 22 + sum(TAKE[: at + 1]), 1 + 3 * (at % 2)) for at in range(8)), compute=SHORT
+)
+large_last = reduces((40, 60, 50), (70, 90, 50), compute=((0, 70), (90, 100)))
+late_first = reduces((60, 68, 25), (68, 74, 25), (74, 80, 25), (80, 86, 25), compute=((0, 72), (90, 100)))
+copied = reduces(ONE, copies=((84, 89),))
+copied_before = reduces(ONE, compute=((0, 50), (55, 80), (90, 100)), copies=((50, 55),))
+copied_beside = reduces(ONE, compute=((0, 50), (90, 100)), copies=((50, 80),), fused=((81, 90),))
+gap = reduces(ONE, compute=((0, 18), (22, 100)))
+no_gap = reduces(ONE, compute=((0, 18), (22, 100)), fused=((18, 22),))
+NO_VIEW = ddp(25, [25], gradient_as_bucket_view=False)
+SEARCHING = ddp(25, [25], find_unused_parameters=True)
+FIRST_HUGE = ddp(25, [1, 300, 1, 1, 1])
+LATENT = ddp(1, [1] * 24)
+
+
+def accumulating(*calls):
+    phases = (
+        ("forward", 0, 10), ("backward", 10, 45), ("forward", 45, 55), ("backward", 55, 90),
+        ("optimizer", 90, 100),
+    )  # fmt: skip
+    return step([call(*each) for each in calls], ((0, 35), (45, 80), (90, 100)), phases=phases)
+
+
+# FSDP2
+
+
+def memory(*used_gb):
+    used = [sample(rank, memory_used_bytes=gb * GB) for rank, gb in enumerate(used_gb)]
+    return [device(0), device(1), *used]
+
+
+def gathers(forward, backward=(), *, gather_ms=4, mib=64):
+    """A step with gathers that begin at these times, and compute in all the time in which none runs or,
+    for what begins with ``-``, also beside it.
+    """
+    starts = [(abs(at), at < 0) for at in (*forward, *backward)]
+    compute, at = [], 0
+    for start, is_hidden in starts:
+        if not is_hidden:
+            compute.append((at, start))
+            at = start + gather_ms
+    calls = [call("_allgather_base_", at, at + gather_ms, mib) for at, _ in starts]
+    return step(calls, (*compute, (at, 100)), phases=(("forward", 0, 50), ("backward", 50, 100)))
+
+
+LAYERS = (0.1, 10, 20, 30, 40)
+SHALLOW, DEEP = (knobs(prefetch_forward=depth, prefetch_backward=1) for depth in (None, 1))
+again = gathers((0.1, -10, -20, -30), (55, 65, 75, 85))
+first_only = gathers((0.1, -10, -20, -30, -40), (-55, -65, -75, -85), gather_ms=8)
+
+# Links, hosts, groups
+
+
+def in_pairs(slow_ms=5.0, group=lambda rank: f"{10 + rank // 2} mesh_tp"):
+    """Ranks 0 and 1 all-reduce with each other, and 2 and 3; these take ``slow_ms`` each."""
+
+    def lay(rank, number):
+        takes, begins = slow_ms if rank > 1 else 5, range(10, 60, 10)
+        calls = [call("allreduce_", at, at + takes, 25, group(rank)) for at in begins]
+        busy = [(at + takes, at + 10) for at in begins]
+        return Timeline(70, ((0, 10), *busy, (60, 70)), tuple(calls), phases=PHASES)
+
+    return lay
+
+
+def sampled(**rates):
+    return [sample(rank, at, **rates) for at in (0, 1) for rank in (0, 1)]
+
+
+BY_PCIE = {"links": (GpuLink("pcie", "", None, "PHB"),), "nvlink_count": 0}
+OVER_PCIE = sampled(nvlink=(None, None), pcie=(9 * GB, 9 * GB))
+NARROW = {"pcie_generation": 4, "pcie_width": 8}
+FEWER = [device(0), device(1, nvlink_count=12), *sampled()]
+
+
+def all_to_all(bytes_of, op="alltoall_base_"):
+    """A job in which one all-to-all takes the place of the all-reduce."""
+
+    def changed(detail):
+        start_ns, end_ns = detail.comm_spans_ns
+        moved = CollectiveSpan(op, bytes_of(detail.rank), "experts", False, start_ns, end_ns, detail.step)
+        return replace(detail, collectives=(moved,))
+
+    return job(healthy, changed=changed)
+
+
+def one_more(rank):
+    return (3 if rank == 2 else 1) << 20
+
+
+def reducing(sizes_of):
+    """Each rank all-reduces these MiB one after the other, beside compute."""
+
+    def lay(rank, number):
+        sizes = enumerate(sizes_of(rank, number))
+        calls = [call("allreduce_", 10 + 10 * at, 18 + 10 * at, mib) for at, mib in sizes]
+        return Timeline(100, ((0, 100),), tuple(calls))
+
+    return timelines(lay, ranks=3)
+
+
+# Pipelines
+
+
+def stages(*compute_ms, micro_batches=4, fused=False):
+    """Each rank computes for so many ms, and sends and receives once for each micro-batch."""
+
+    def lay(rank, number):
+        each_ms, busy_ms = 100 / micro_batches, compute_ms[rank] / micro_batches
+        begins = [at * each_ms for at in range(micro_batches)]
+        busy = tuple((begin, begin + busy_ms) for begin in begins)
+        calls = tuple(
+            call("coalesced recv_+send", begin + busy_ms, begin + each_ms - 0.1, 4, "7 mesh_pp")
+            for begin in begins
+        )
+        return Timeline(100, () if fused else busy, calls, fused=busy * fused)
+
+    return timelines(lay, ranks=len(compute_ms))
+
+
+# Others
+
+
+def costs(change, error):
+    return job(
+        healthy, *(OwnCost(rank, change, error, change, error, watched=True) for rank in range(RANKS))
+    )
+
+
+def waits(*delays_ms, cpus=(), limit_percent=None, steps=24):
+    """Two ranks that wait for a CPU. ``cpus``: of each rank, the set and how many they are."""
+    places = [
+        numa(rank, cpu_set=cpu_set, cpu_nodes=(NodeShare(0, amount),), cpu_limit_percent=limit_percent)
+        for rank, (cpu_set, amount) in enumerate(cpus)
+    ]
+    return job(healthy, *places, ranks=2, steps=steps, delayed_ns=lambda rank, _: delays_ms[rank] * MS)
+
+
+EIGHT = (("0-7", 8), ("0-7", 8))
+FUSED = ((0, 20), (40, 60))
+fuses = partial(step, [call("allreduce_", 90, 100)], ((20, 40), (60, 90)))
+"""A step in which kernels that compute and communicate alternate with compute."""
+
+FOUND = {
+    # The rule, the gain in ms (None: of any size), and words of the finding.
+    "communication_bound": [
+        (by(long, gradients([100])), 60, "overlap alone leaves 60.0 ms exposed"),
+        (by(long, gradients([100])), 60, "over 4 micro-batches, all but the last in"),
+        (by(long, FSDP2), 60, "set_requires_gradient_sync(False)"),
+        (by(small), None, "20 of 20 collectives move less than 256 KiB each"),
+    ],
+    "one_after_the_other": [
+        (by(apart, *environment(CUDA_LAUNCH_BLOCKING="1")), 30, "unset CUDA_LAUNCH_BLOCKING"),
+        (by(apart, *environment(TORCH_NCCL_BLOCKING_WAIT="true")), 30, "unset TORCH_NCCL_BLOCK"),
+        (by(apart, *environment(TORCH_NCCL_BLOCKING_WAIT="0")), 30, "allreduce in backward"),
+        (by(broadcasts), 35, "allreduce in backward (3 a step): issue it with async_op=True"),
+        (by(behind), 30, "allreduce after backward (1 a step) could begin beside backward: with"),
+        (by(apart, *ONE_CONNECTION), 30, "allreduce in backward"),
+        (by(apart, *TIMED, **HOST), 30, "allreduce in backward"),
+        (by(gathers(LAYERS), DEEP), 20, ".item()"),
+        (by(apart, *commanded(prefetch_forward=None)), 30, "overlaptop set prefetch_forward=2"),
+    ],
+    "timing_events": [
+        (by(apart, *TIMED), 30, "unset TORCH_NCCL_ENABLE_TIMING"),
+        (by(apart, *TIMED, FSDP2), 30, "unset TORCH_NCCL_ENABLE_TIMING"),
+    ],
+    "one_queue": [(by(apart, *ONE_CONNECTION, FSDP2), 30, "unset CUDA_DEVICE_MAX_CONNECTIONS")],
+    "bucket_too_small": [
+        (by(latent, *LATENT), None, "a latency of 2.00 ms each"),
+        (by(latent, *LATENT, *commanded(bucket_cap_mb=1)), None, "overlaptop set bucket"),
+    ],
+    "bucket_too_large": [(by(large_last, *ddp(50, [10] * 10)), None, "smaller ones can save")],
+    "late_first_bucket": [
+        (by(late_first, *FIRST_HUGE), None, "2 gradients, the largest of 300 MiB"),
+        (by(late_first, *FIRST_HUGE), None, "without bucket_cap_mb"),
+        (by(late_first, *ddp(25, [25] * 4, find_unused_parameters=True)), None, "static_graph=True"),
+    ],
+    "gradient_copies": [(by(copied, *NO_VIEW), 5, "gradient_as_bucket_view=True")],
+    "unused_parameters": [(by(gap, *SEARCHING), 4, "find_unused_parameters=False")],
+    "reduced_every_micro_step": [
+        (
+            by(accumulating(("allreduce_", 25, 45), ("allreduce_", 70, 90)), *ddp(25, [25])),
+            10, "no_sync()",
+        ),
+        (
+            by(accumulating(("_reduce_scatter_base", 25, 45), ("_reduce_scatter_base", 70, 90)), FSDP2),
+            10, "set_requires_gradient_sync(False)",
+        ),
+    ],
+    "prefetch_too_shallow": [
+        # The first one is exposed whatever the depth is.
+        (
+            by(gathers(LAYERS), SHALLOW), 16,
+            "set_modules_to_forward_prefetch() with the next 1 module in each, which takes up to 64.0 MiB",
+        ),
+        (
+            by(gathers(LAYERS), *commanded(prefetch_forward=None, prefetch_backward=1)), 16,
+            "; to try it now: overlaptop set prefetch_forward=1",
+        ),
+    ],
+    "gathered_again": [
+        (by(again, DEEP, *memory(20, 20)), 16, "reshard_after_forward=False): takes 256 MiB"),
+    ],
+    "peer_to_peer_off": [(by(half_exposed, *NO_P2P), 10, "unset NCCL_P2P_DISABLE")],
+    "degraded_link": [
+        (by(half_exposed, *FEWER), 10 / 3, "12 active NVLinks of 18"),
+        (
+            by(half_exposed, device(0, **BY_PCIE), device(1, **NARROW, **BY_PCIE), *OVER_PCIE), 7.5,
+            "gen4 ×8 of gen5 ×16",
+        ),
+        (by(in_pairs(9), ranks=4), None, "a link among ranks 2-3 is slow"),
+    ],
+    "slow_between_hosts": [
+        (by(half_exposed, device(0), device(1), gradients([25]), **TWO_HOSTS), None, "larger buckets"),
+        (
+            by(half_exposed, device(0), *environment(NCCL_IB_DISABLE="1"), **TWO_HOSTS), None,
+            "unset NCCL_IB_DISABLE",
+        ),
+    ],
+    "own_cost": [(lambda: costs(0.05, 0.01), None, "makes steps +5.0 % ± 1.0")],
+    "uneven_experts": [
+        (lambda: all_to_all(one_more), None, "rank 2 moves 2.00 times the mean"),
+        (lambda: all_to_all(one_more), None, "24.0 MiB there, 8.00 MiB on the rank that moves least"),
+    ],
+    "short_cpus": [
+        (lambda: waits(30, 25), 25, "25.0 ms a step for a CPU"),
+        (lambda: waits(30, 25, cpus=EIGHT, limit_percent=150), 25, ": its container may use 1.5 of 8 CPUs"),
+        (lambda: waits(30, 25, cpus=EIGHT, limit_percent=800), 25, "other threads use the 8 CPUs"),
+        (lambda: waits(30, 25, cpus=(EIGHT[0], ("8", 1))), 25, ": other threads use the 1 CPU of 1 rank"),
+        (lambda: waits(30, 25, cpus=(("0", 1), ("0", 1))), 25, ": 2 ranks share 1 CPU"),
+    ],
+    "data_loading": [(by(fuses(fused=FUSED[1:])), 20, "for the first 20.0 ms of each step")],
+    "ranks_differ": [
+        (
+            lambda: reducing(lambda rank, _: (25, 12 if rank == 1 else 25)), None,
+            "steps: more 1 allreduce_ of 12.0 MiB; fewer 1 allreduce_ of 25.0 MiB",
+        ),
+        (lambda: reducing(lambda rank, _: (25,) * (2 - (rank == 2))), None, "steps: fewer 1 allreduce_ of"),
+    ],
+    "pipeline_bubble": [
+        # Four stages and four micro-batches: 3/7 of the step.
+        (lambda: stages(58, 58, 58, 58), 32.14, "with 4 micro-batches the formula says 42.9 %"),
+        (lambda: stages(58, 58, 58, 58, fused=True), 32.14, "n_microbatches=16 leaves 15.8 %"),
+    ],
+    "uneven_stages": [
+        (
+            lambda: stages(50, 50, 80, 40), 18.75,
+            "move layers worth 31.2 % of its compute away from rank 2, towards rank 3",
+        ),
+    ],
+}  # fmt: skip
+RANKS_OF = {
+    "timing_events": (0, 1), "one_queue": (0, 1), "peer_to_peer_off": (0, 1), "uneven_experts": (2,),
+    "pipeline_bubble": (0, 1, 2, 3), "uneven_stages": (2,),
+}  # fmt: skip
+"""Findings about some ranks. Others are about the whole job, or vary."""
+VARY = {"degraded_link", "ranks_differ"}
+NOT_OF_EXPOSED = {"gradient_copies", "unused_parameters", "own_cost", "short_cpus", "data_loading"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "evidence", "gain_ms", "words"),
+    [
+        pytest.param(rule, *each, id=f"{rule} {at}")
+        for rule, cases in FOUND.items()
+        for at, each in enumerate(cases)
+    ],
+)
+def test_rule_says_what_to_do_and_what_it_wins(rule, evidence, gain_ms, words):
+    evidence = evidence()
+    found = the(evidence, rule)
+    assert words in f"{found.title} {found.measured} {found.advice}"
+    assert rule in VARY or found.ranks == RANKS_OF.get(rule, ())
+    if gain_ms is not None:
+        assert found.gain_ns == pytest.approx(gain_ms * MS, rel=0.01)
+    mean = exposure(evidence)
+    if mean is not None and rule not in NOT_OF_EXPOSED and found.gain_ns is not None:
+        assert found.gain_ns <= max(mean.exposed_transfer_ns, evidence.exposed_wait_ns)
+
+
+OF_OVERLAP = {"one_after_the_other", "communication_bound"}
+SILENT = {
+    "all is hidden": (by(hidden, *TIMED, *FEWER, *NO_P2P, FSDP2, **TWO_HOSTS), None),
+    "small rests of DDP": (by(usual, *ddp(25, [25] * 4)), None),
+    "transfer barely exceeds compute": (
+        by(reduces((40, 89), compute=((0, 48),), ms=94)), {"communication_bound"},
+    ),
+    "a rank is late": (by(late), OF_OVERLAP),
+    "DDP issues collectives": (by(behind, *ddp(25, [25])), {"one_after_the_other"}),
+    "the last bucket is too large": (by(large_last, *ddp(50, [10] * 10)), OF_OVERLAP),
+    "buckets without a GPU": (
+        by(latent, *LATENT, infos=lambda rank: {"source": "host"}),
+        {"bucket_too_small", "bucket_too_large"},
+    ),
+    "buckets far off a line": (by(no_line, *ddp(1, [1] * 20)), {"bucket_too_small"}),
+    "buckets of one size": (by(alike, *ddp(1, [1] * 21)), {"bucket_too_small"}),
+    "copies in backward": (by(copied_before, *NO_VIEW), None),
+    "copies beside kernels": (by(copied_beside, *NO_VIEW), None),
+    "gradients are views": (by(copied, *ddp(25, [25])), None),
+    "views are not known": (by(copied, *ddp(25, [25], gradient_as_bucket_view=None)), None),
+    "no copies": (by(usual, *NO_VIEW), None),
+    "idle times are not seen": (by(gap, *SEARCHING, exact=False), None),
+    "the gap computes": (by(no_gap, *SEARCHING), None),
+    "no gap": (by(usual, *SEARCHING), None),
+    "static graph": (
+        by(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True)), None,
+    ),
+    "reduced in the last micro-batch": (
+        by(accumulating(("allreduce_", 70, 90)), *ddp(25, [25])), {"reduced_every_micro_step"},
+    ),
+    "reduces little": (
+        by(accumulating(("allreduce_", 25, 45, 1e-5), ("allreduce_", 70, 90, 1e-5)), *ddp(25, [25])),
+        {"reduced_every_micro_step"},
+    ),
+    "gathers longer than a layer": (
+        by(gathers(LAYERS, gather_ms=9), SHALLOW), {"prefetch_too_shallow"},
+    ),
+    "gathers of another wrapper": (by(gathers(LAYERS)), {"prefetch_too_shallow"}),
+    "only the first gather is exposed": (by(first_only, SHALLOW, *memory(20, 20)), None),
+    "memory is not known": (by(again, DEEP), None),
+    "no memory": (
+        by(gathers((0.1, -10), (55, 65, 75, 85), mib=2000), DEEP, *memory(140, 20)), None,
+    ),
+    "as many links": (by(half_exposed, device(0), device(1), *sampled()), {"degraded_link"}),
+    "another GPU": (
+        by(half_exposed, device(0), device(1, nvlink_count=12, gpu_name="other"), *sampled()),
+        {"degraded_link"},
+    ),
+    "PCIe that is not used": (
+        by(half_exposed, device(0), device(1, **NARROW), *OVER_PCIE), {"degraded_link"},
+    ),
+    "a group hardly slower": (by(in_pairs(6), ranks=4), {"degraded_link"}),
+    "peer to peer on": (
+        by(half_exposed, *environment(NCCL_P2P_DISABLE="0")), {"peer_to_peer_off"},
+    ),
+    "peer to peer of CPUs": (by(half_exposed, *NO_P2P, **HOST), {"peer_to_peer_off"}),
+    "one host": (by(half_exposed, device(0), device(1)), {"slow_between_hosts"}),
+    "hosts with unknown links": (by(half_exposed, **TWO_HOSTS), {"slow_between_hosts"}),
+    "tensor parallelism on one host": (
+        by(in_pairs(), ranks=4), {"tensor_parallel_between_hosts"},
+    ),
+    "data parallelism between hosts": (
+        by(in_pairs(group=lambda rank: f"{rank // 2} mesh_dp"), ranks=4, **TWO_HOSTS),
+        {"tensor_parallel_between_hosts"},
+    ),
+    "own cost within the error": (lambda: costs(0.05, 0.021), {"own_cost"}),
+    "little own cost": (lambda: costs(0.004, 0.001), {"own_cost"}),
+    "own cost below zero": (lambda: costs(-0.1, 0.01), {"own_cost"}),
+    "even experts": (lambda: all_to_all(lambda rank: (10 + rank) << 20), {"uneven_experts"}),
+    "experts of unknown size": (lambda: all_to_all(lambda _: None), {"uneven_experts"}),
+    "another operation": (lambda: all_to_all(one_more, op="allgather_"), {"uneven_experts"}),
+    "one rank waits for a CPU": (lambda: waits(30, 2), {"short_cpus"}),
+    "ranks wait a little for a CPU": (lambda: waits(5, 5), {"short_cpus"}),
+    "ranks wait in few steps": (lambda: waits(30, 30, steps=8), {"short_cpus"}),
+    "begins with a fused kernel": (by(fuses(fused=FUSED)), {"data_loading"}),
+    "ranks differ by a step's edge": (
+        lambda: reducing(lambda rank, at: (25,) * (2 + (rank == at % 3))), {"ranks_differ"},
+    ),
+    "ranks do the same": (lambda: reducing(lambda *_: (25, 12)), None),
+    "stages idle for longer": (lambda: stages(10, 10, 10, 10), {"pipeline_bubble", "uneven_stages"}),
+    "stages hardly idle": (lambda: stages(90, 90, 90, 90), {"pipeline_bubble", "uneven_stages"}),
+    "an exchange in each layer": (
+        lambda: stages(50, 80, micro_batches=40), {"pipeline_bubble", "uneven_stages"},
+    ),
+}  # fmt: skip
+"""Jobs, and the rules that find nothing in them; None: all."""
+
+
+@pytest.mark.parametrize("what", SILENT)
+def test_rule_is_silent_where_nothing_is_wrong(what):
+    evidence, silent = SILENT[what]
+    found = names(evidence())
+    assert not (found if silent is None else found & silent)
+
+
+def test_bucket_is_set_by_command_only_if_all_ranks_obey():
+    refuses = [*commanded(bucket_cap_mb=1), info(1, control_allowed=False)]
+    by_hand = the(timelines(latent, *LATENT, *refuses), "bucket_too_small").advice
+    assert by_hand.startswith("DistributedDataParallel(model, bucket_cap_mb=")
+    assert "overlaptop" not in by_hand
+
+
+def test_tensor_parallelism_between_hosts_is_named_by_its_group():
+    found = find(timelines(in_pairs(), ranks=4, **TWO_HOSTS))
+    advice = {each.ranks: each.advice for each in found if each.rule == "tensor_parallel_between_hosts"}
+    assert advice.keys() == {(0, 1), (2, 3)}
+    assert all("at most 2, the ranks of one host" in each for each in advice.values())
+
+
+def test_measured_bound_repeats_no_figure():
+    found = the(timelines(long, gradients([100])), "communication_bound")
+    assert found.certainty is Certainty.MEASURED
+    assert " ms" not in found.measured
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_late_stages_that_change_are_no_jitter(together):
+    evidence = evidence_of(seen(gpipe, 4, 4, together=together, steps=20))
+    assert evidence.window.share > JITTER_SHARE
+    assert names(evidence) == {"pipeline_bubble"}
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_more_micro_batches_win_what_the_bubble_s_finding_says(schedule, micro_batches):
+    few, many = (
+        evidence_of(seen(schedule, 4, number, takes=lambda _, number=number: 8 / number, steps=20))
+        for number in (micro_batches, 16)
+    )
+    won_ns = few.step_ns - many.step_ns
+    assert the(few, "pipeline_bubble").gain_ns == pytest.approx(won_ns, rel=0.15)  # transfers take as long
+
+
+@pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
+@pytest.mark.parametrize("micro_batches", [4, 16])
+@pytest.mark.parametrize("slow", [0, 1, 3])
+def test_equal_stages_win_what_the_finding_says(schedule, micro_batches, slow):
+    def lasts(takes):
+        return evidence_of(seen(schedule, 4, micro_batches, takes=takes, steps=20))
+
+    uneven, even = lasts(lambda stage: 2 if stage == slow else 1), lasts(lambda stage: 5 / 4)
+    found = [each.gain_ns for each in find(uneven) if each.rule == "uneven_stages"]
+    assert sum(found) == pytest.approx(uneven.step_ns - even.step_ns, rel=0.04, abs=3 * MS)
+
+
+@pytest.mark.parametrize(
+    ("before", "loading_ms", "named"),
+    [(3, None, "uneven_stages"), (1, None, "slow_compute"), (None, 90, "data_loading")],
+    ids=["slow from the start", "since a change", "loads data"],
+)
+def test_only_a_stage_slow_from_the_start_has_more_layers(before, loading_ms, named):
+    def stage(takes, **changes):
+        return evidence_of(seen(gpipe, 4, 4, takes=lambda stage: takes if stage == 3 else 1, **changes))
+
+    loading = {"loading_ns": (0, 0, 0, loading_ms * MS)} if loading_ms else {}
+    evidence = stage(3, steps=20, **loading)
+    evidence = after(stage(before, steps=9), evidence) if before else evidence
+    assert names(evidence) == {"pipeline_bubble", named}
