@@ -29,27 +29,18 @@ class UnderWay:
     first: int
     steps: int
     """Of a trial; else 0."""
-    end: int | None = None
 
 
 class LiveJob(FakeSession):
     """The session of a job whose step depends on its knob and on how late its ranks are."""
 
     def __init__(
-        self,
-        step_ms=None,
-        *,
-        knob=BUCKET_CAP_MB,
-        critical=None,
-        noise=0.005,
-        gradients=(),
-        seed=0,
+        self, step_ms=None, *, knob=BUCKET_CAP_MB, critical=None, noise=0.005, gradients=(), seed=0
     ):
         """``critical``: the share of a delay of each rank by which the step grows; others have slack."""
         super().__init__()
         self.step_ms, self.noise, self.critical = step_ms or valley(60), noise, critical or {}
-        self.knob = knob
-        self.value = knob.value
+        self.knob, self.value = knob, knob.value
         self.refuses = self.fails = ""
         """What each rank says of the next commands."""
         self.busy = 0
@@ -61,10 +52,7 @@ class LiveJob(FakeSession):
         self.delays = []
         """Rank and length of each delay."""
         self._random = np.random.default_rng(seed)
-        self._number = 0
-        self._rest_s = 0.0
-        self._under_way = None
-        self._captured_until = -1
+        self._number, self._rest_s, self._under_way, self._captured_until = 0, 0.0, None, -1
         self.fleet.apply(welcome())
         for rank in (0, 1):
             self.fleet.apply(info(rank, control_allowed=True))
@@ -152,8 +140,7 @@ class LiveJob(FakeSession):
                 made = replace(
                     made, transitional=switching, captured=captured, exposed_ns=None, comm_ns=None
                 )
-            trial_mark = in_trial and not switching
-            self.fleet.apply(replace(made, start_ns=self.clock(), trial=trial_mark))
+            self.fleet.apply(replace(made, start_ns=self.clock(), trial=in_trial and not switching))
         self._number += 1
         return length_ms / 1000
 
@@ -182,16 +169,7 @@ class LiveJob(FakeSession):
         for rank in (0, 1):
             self.fleet.apply(KnobFacts(rank, (self.knob,)))
 
-    def _report(
-        self,
-        command,
-        state,
-        number,
-        text="",
-        ranks=(0, 1),
-        old="",
-        new="",
-    ):
+    def _report(self, command, state, number, text="", ranks=(0, 1), old="", new=""):
         for rank in ranks:
             self.fleet.apply(
                 CommandReport(rank, command.id, command.name, self.clock(), state, number, text, old, new)

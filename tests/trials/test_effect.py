@@ -9,9 +9,32 @@ from hypothesis import strategies as st
 
 from overlaptop.trials.effect import LOOKS, SAME, Pair, is_known, relative, slope
 
-from .machines import KINDS, noise
-
+KINDS = ("white", "correlated", "drifting", "jumping", "skewed", "slow steps")
 GAP, TRIAL, BLOCK, SETTLE = 20, 14, 10, 2
+
+
+def noise(random, steps, kind):
+    """As machines make it, as shares of the step, (steps,)."""
+    white = random.normal(0, 0.03, steps)
+    if kind == "correlated":
+        series = np.zeros(steps)
+        for at in range(1, steps):
+            series[at] = 0.8 * series[at - 1] + white[at]
+        return series
+    if kind == "drifting":
+        return white + np.cumsum(random.normal(0, 0.003, steps))
+    if kind == "jumping":
+        levels, at = np.zeros(steps), 0
+        while at < steps:
+            length = random.integers(150, 400)
+            levels[at : at + length] = random.choice([0, 0.3])
+            at += length
+        return white + levels
+    if kind == "skewed":
+        return random.exponential(0.05, steps)
+    if kind == "slow steps":
+        return white + (random.random(steps) < 0.04) * random.exponential(1.0, steps)
+    return white
 
 
 def pairs_of(random, kind, change, pairs):
@@ -74,6 +97,7 @@ def test_one_slow_trial_hides_no_difference():
 
 
 def test_too_few_trials_give_no_interval():
+    assert relative([]) is None
     effect = relative([Pair(110, 100)] * (LOOKS[0] - 1))
     assert effect.centre == pytest.approx(0.1)
     assert (effect.low, effect.high, effect.bounded) == (-1.0, math.inf, False)
@@ -95,11 +119,6 @@ def test_waking_after_a_delay_is_no_growth_of_a_slope(delay_ns, reach):
     effect = slope([Pair(4e7 + grown_ns, 4e7, delay_ns)] * LOOKS[0])
     assert effect.low < 1 < effect.centre
     assert effect.woken == pytest.approx(reach)
-
-
-def test_without_a_trial_there_is_nothing():
-    assert relative([]) is None
-    assert slope([]) is None
 
 
 def test_what_is_less_than_worth_having_is_known_to_be_none():
