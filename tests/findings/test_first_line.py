@@ -1,14 +1,14 @@
-"""The one thing that costs most: who is late, or what was found besides."""
+"""The one thing that costs most: who is late, or what was found besides; and what bounds the step."""
 
 from dataclasses import replace
 
 import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.first_line import first_line, most_urgent
+from overlaptop.findings.first_line import bound_by, first_line, most_urgent
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.wait_breakdown import WaitBreakdown
-from overlaptop.report.who_is_late import Kind, overlap_line, who_is_late
+from overlaptop.report.who_is_late import FirstLine, Kind, overlap_line, who_is_late
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, T0, Clock, feed, info, step, unmeasured, welcome
 from tests.tui.fakes import running_job
@@ -17,9 +17,10 @@ from tests.tui.waits import waiting_job
 TITLE = "ranks load data for 58.0 ms a step"
 
 
-def found(gain_ms, rule="data_loading", why_late=False):
+def found(gain_ms, rule="data_loading", why_late=False, **changes):
     gain_ns = gain_ms and gain_ms * MS
-    return Finding(TITLE, "", "", Certainty.MEASURED, gain_ns, rule=rule, why_late=why_late)
+    made = Finding(TITLE, "", "", Certainty.MEASURED, gain_ns, rule=rule, why_late=why_late)
+    return replace(made, **changes)
 
 
 def late_in_most(number):
@@ -27,26 +28,29 @@ def late_in_most(number):
     return 1 if number == 4 else 2
 
 
+NOBODY_LATE = waiting_job(late_in_most, late_ms=0).tick()
+LATE = waiting_job(late_in_most, late_ms=16).tick()
+
+
 @pytest.mark.parametrize(
-    ("late_ms", "first", "is_said"),
+    ("snapshot", "first", "is_said"),
     [
-        (16, None, False),
-        (0, found(40), True),
-        (0, found(1), False),
-        (0, found(None), False),
-        (16, found(40), True),
-        (16, found(10), False),
-        (16, found(40, why_late=True), False),
-        (16, found(40, rule="late_unexplained"), False),
-        (0, found(40, rule="late_unexplained"), False),
-        (0, found(40, rule="jitter"), True),
-        (16, found(40, rule="jitter"), False),
-        (0, found(40, rule="bucket_too_large"), False),
+        (LATE, [], False),
+        (NOBODY_LATE, [found(40)], True),
+        (NOBODY_LATE, [found(1)], False),
+        (NOBODY_LATE, [found(None)], False),
+        (LATE, [found(40)], True),
+        (LATE, [found(10)], False),
+        (LATE, [found(40, why_late=True)], False),
+        (LATE, [found(40, rule="late_unexplained")], False),
+        (NOBODY_LATE, [found(40, rule="late_unexplained")], False),
+        (NOBODY_LATE, [found(40, rule="jitter")], True),
+        (LATE, [found(40, rule="jitter")], False),
+        (NOBODY_LATE, [found(40, rule="bucket_too_large")], False),
     ],
 )
-def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, is_said):
-    snapshot = waiting_job(late_in_most, late_ms=late_ms).tick()
-    said = first_line(snapshot, [first] if first else [])
+def test_finding_that_costs_more_than_waiting_is_the_first_line(snapshot, first, is_said):
+    said = first_line(snapshot, first)
     if not is_said:
         assert said == who_is_late(snapshot)
         return
@@ -55,49 +59,43 @@ def test_finding_that_costs_more_than_waiting_is_the_first_line(late_ms, first, 
     assert (said.warns, said.late_rank) == (True, None)
 
 
-def test_that_nobody_is_late_is_not_said_beside_a_finding_about_a_late_rank():
-    snapshot = waiting_job(late_in_most, late_ms=0).tick()
-    assert "No rank is clearly late" in first_line(snapshot, [], [found(40)]).words
-    assert first_line(snapshot, [], [found(40, why_late=True)]) == overlap_line(snapshot)
+def test_that_nobody_is_late_is_not_said_beside_a_late_rank():
+    assert "No rank is clearly late" in first_line(NOBODY_LATE, [], [found(40)]).words
+    assert first_line(NOBODY_LATE, [], [found(40, why_late=True)]) == overlap_line(NOBODY_LATE)
 
 
 def test_exposed_share_is_that_of_the_measured_steps():
     """Few are measured, and longer than the rest: 10 ms of 80 are exposed, not of 42."""
-    fleet = JobState(Clock())
     steps = [
         unmeasured(number=number, ms=40) if number % 16 else step(number=number) for number in range(96)
     ]
-    snapshot = feed(fleet, welcome(world_size=1), info(), *steps)
-    snapshot = WaitBreakdown().break_down(snapshot)
+    snapshot = WaitBreakdown().break_down(feed(JobState(Clock()), welcome(world_size=1), info(), *steps))
     assert snapshot.totals.step_ns < 45 * MS
     words = "67 % of communication is hidden; 10.0 ms of 80.0 ms (12 %) is not."
     assert overlap_line(snapshot).words == words
 
 
 def test_the_gain_stays_in_shorter_forms_before_the_reason():
-    title = "each rank waits 40.0 ms a step for a CPU: 4 ranks share 2 CPUs"
-    said = first_line(waiting_job(late_ms=0).tick(), [replace(found(40), title=title)])
-    assert said.forms == (
-        f"{title}; fixing it wins up to 50 % of the step (measured)",
-        f"{title}; fixing it wins up to 50 %",
-        f"{title}; fixing it wins up to 50 %",
-        "each rank waits 40.0 ms a step for a CPU; fixing it wins up to 50 %",
-        title,
-        "each rank waits 40.0 ms a step for a CPU",
-    )
+    title, wins = "each rank waits 40.0 ms a step for a CPU", "fixing it wins up to 50 %"
+    reason = f"{title}: 4 ranks share 2 CPUs"
+    forms = first_line(NOBODY_LATE, [found(40, title=reason)]).forms
+    assert forms[0] == f"{reason}; {wins} of the step (measured)"
+    assert list(dict.fromkeys(forms[1:])) == [f"{reason}; {wins}", f"{title}; {wins}", reason, title]
 
 
-def test_the_verdict_comes_first_in_shorter_forms_and_agrees_with_findings():
-    healthy, small = running_job(1).tick(), found(1)
-    for present, listed, verdict in (
+@pytest.mark.parametrize(
+    ("present", "listed", "verdict"),
+    [
         ((), (), "Nothing to fix"),
-        ((small,), (), "No rank is clearly late"),
-        ((), (small,), "No rank is clearly late"),
-    ):
-        full, *shorter = first_line(healthy, present, listed).forms
-        assert full.endswith(f"2.00 ms of 72.0 ms (3 %) is not. {verdict}.")
-        assert shorter[0] == f"{verdict}; 2.00 ms of 72.0 ms (3 %) is exposed"
-        assert shorter[-2:] == [f"{verdict}; 3 % exposed", verdict]
+        ((found(1),), (), "No rank is clearly late"),
+        ((), (found(1),), "No rank is clearly late"),
+    ],
+)
+def test_the_verdict_comes_first_in_shorter_forms(present, listed, verdict):
+    full, *shorter = first_line(running_job(1).tick(), present, listed).forms
+    assert full.endswith(f"2.00 ms of 72.0 ms (3 %) is not. {verdict}.")
+    assert shorter[0] == f"{verdict}; 2.00 ms of 72.0 ms (3 %) is exposed"
+    assert shorter[-2:] == [f"{verdict}; 3 % exposed", verdict]
 
 
 def test_hidden_communication_has_the_sign_of_the_totals():
@@ -107,19 +105,15 @@ def test_hidden_communication_has_the_sign_of_the_totals():
 
 
 def test_possible_cause_raises_no_alarm():
-    possible = replace(found(40), certainty=Certainty.POSSIBLE)
-    said = first_line(waiting_job(late_ms=0).tick(), [possible])
-    assert said.words.endswith("(possible)")
-    assert not said.warns
+    said = first_line(NOBODY_LATE, [found(40, certainty=Certainty.POSSIBLE)])
+    assert (said.words.endswith("(possible)"), said.warns) == (True, False)
 
 
-def test_shown_finding_stays_until_it_gains_clearly_less():
-    snapshot = waiting_job(late_in_most, late_ms=16).tick()
-    wait_ns = snapshot.wait_window.exposed_wait_ns
-    for share, stays in ((0.9, True), (0.6, False)):
-        near = replace(found(1), gain_ns=round(share * wait_ns))
-        assert first_line(snapshot, [near]).kind is Kind.LATE
-        assert (first_line(snapshot, [near], shown=near.rule).kind is Kind.FINDING) == stays
+@pytest.mark.parametrize(("share", "kind"), [(0.9, Kind.FINDING), (0.6, Kind.LATE)])
+def test_shown_finding_stays_until_it_gains_clearly_less(share, kind):
+    near = found(1, gain_ns=round(share * LATE.wait_window.exposed_wait_ns))
+    assert first_line(LATE, [near]).kind is Kind.LATE
+    assert first_line(LATE, [near], shown=near.rule).kind is kind
 
 
 def test_rank_that_is_late_in_nearly_all_collectives_is_named_first():
@@ -127,42 +121,63 @@ def test_rank_that_is_late_in_nearly_all_collectives_is_named_first():
 
 
 def test_a_rank_that_is_late_by_its_counters_alone_is_named():
-    snapshot = waiting_job(late_ms=0).tick()
-    late = replace(found(20, why_late=True), title="rank 1 waits 30.0 ms a step longer", ranks=(1,))
-    said = first_line(snapshot, [late])
+    late = found(20, why_late=True, title="rank 1 waits 30.0 ms a step longer", ranks=(1,))
+    said = first_line(NOBODY_LATE, [late])
     assert (said.kind, said.late_rank, said.words) == (Kind.LATE, 1, f"{late.title}, measured")
-    assert first_line(snapshot, [replace(late, gain_ns=MS)]).kind is not Kind.LATE
+    assert first_line(NOBODY_LATE, [replace(late, gain_ns=MS)]).kind is not Kind.LATE
 
 
 def test_slack_is_said_and_blames_nobody():
-    title = "rank 3 trails by 12.0 ms, which costs nothing: the CPU needs 15.0 ms a step on all ranks"
-    slack = Finding(title, "", "", Certainty.LIKELY, 0, (3,), rule="slack")
+    brief = "rank 3 trails by 12.0 ms, which costs nothing"
+    slack = found(0, "slack", title=f"{brief}: the CPU needs 15.0 ms a step on all ranks", ranks=(3,))
     snapshot = waiting_job(late_ms=16).tick()
     said = first_line(snapshot, [slack])
-    assert (said.words, said.brief) == (title, "rank 3 trails by 12.0 ms, which costs nothing")
+    assert (said.words, said.brief) == (slack.title, brief)
     assert (said.kind, said.warns, said.late_rank) == (Kind.SLACK, False, None)
     assert first_line(snapshot, [found(10), slack]).rule == "data_loading"
 
 
 def test_lines_of_a_failed_job_are_about_the_steps_before():
-    session, late = waiting_job(late_ms=0), replace(found(20, why_late=True), ranks=(1,))
-    unknown = running_job(2)
+    session, unknown = waiting_job(late_ms=0), running_job(2)
     for job in (session, unknown):
         job.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
     assert first_line(session.tick(), ()).words.startswith("until then: ")
-    said = first_line(unknown.tick(), [late])
+    said = first_line(unknown.tick(), [found(20, why_late=True, ranks=(1,))])
     assert (said.words, said.warns) == (f"until then: {TITLE}, measured", False)
     assert all(form.startswith("until then: ") for form in said.forms)
     assert first_line(unknown.tick(), ()) is None
 
 
 def test_most_urgent_finding_is_the_one_of_the_first_line():
-    line = who_is_late(waiting_job().tick())
-    other = found(40, rule="short_cpus")
-    late = replace(found(20, rule="slow_compute", why_late=True), ranks=(2,))
-    assert most_urgent([other, late], line._replace(cause_rule="slow_compute")) is late
-    assert (
-        most_urgent([other, replace(late, ranks=(1,))], line._replace(cause_rule="slow_compute")) is other
-    )
+    line = who_is_late(waiting_job().tick())._replace(cause_rule="slow_compute")
+    other, late = found(40, rule="short_cpus"), found(20, "slow_compute", why_late=True, ranks=(2,))
+    assert most_urgent([other, late], line) is late
+    assert most_urgent([other, replace(late, ranks=(1,))], line) is other
     assert most_urgent([other, late], None) is other
     assert most_urgent([], line) is None
+
+
+SAID = FirstLine("", "")
+SLACK = SAID._replace(kind=Kind.SLACK)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said", "first", "word"),
+    [
+        ({}, SAID, (), "GPU-bound"),
+        ({"exposed_ns": 60 * MS}, SAID, (), "communication-bound"),
+        ({"idle_ns": 60 * MS}, SAID, (), "host-bound"),
+        ({"exposed_ns": 40 * MS, "idle_ns": 40 * MS}, SAID, (), ""),
+        ({"idle_ns": None}, SAID, (), ""),
+        ({"exposed_ns": None}, SAID, (), ""),
+        ({}, SAID._replace(late_rank=2), (), "waiting for rank 2"),
+        ({"launch_bound": (1,)}, SLACK, (), "host-bound"),
+        ({}, SLACK, (), ""),
+        ({}, SAID, (found(40),), "data-bound"),
+        ({}, SAID, (found(40, ranks=(1,)),), "GPU-bound"),
+    ],
+)
+def test_the_part_that_takes_most_of_the_step_bounds_it(figures, said, first, word):
+    known = {"measured_ns": 100 * MS, "exposed_ns": 10 * MS, "idle_ns": 10 * MS, "launch_bound": ()}
+    totals = replace(LATE.totals, **(known | figures))
+    assert bound_by(replace(LATE, totals=totals, wait_window=None), first, said) == word
