@@ -57,23 +57,21 @@ def _sure_gains(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     """Let the finding about a late rank, if there is one, gain what the job lost when it changed. Let gains
     be unknown that varying steps hide.
     """
-    # `long_steps` is about other steps than usual ones.
-    blamed = [
-        each
-        for each in found
-        if each.why_late and each.rule != "long_steps" and (each.gain_ns or each.rule == "busy_cpu")
-    ]
+
+    def is_blamed(each: Finding) -> bool:  # `long_steps` is about other steps than usual ones
+        return each.why_late and each.rule != "long_steps" and bool(each.gain_ns or each.rule == "busy_cpu")
+
+    def sure(blamed: Finding) -> Finding:
+        if longer_ns is not None:
+            since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
+            blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(longer_ns))
+        is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
+        if blamed.gain_ns is None or is_little:  # an unknown gain would be listed before all others
+            return blamed
+        why = hidden_by(evidence, blamed.gain_ns, by_change=longer_ns is not None)
+        measured = f"{blamed.measured}; {why}, which hides the gain"
+        return replace(blamed, measured=measured, gain_ns=None) if why else blamed
+
+    blamed = [each for each in found if is_blamed(each)]
     longer_ns = by_change_ns(evidence, blamed[0]) if len(blamed) == 1 else None
-    return [_sure_gain(evidence, each, longer_ns) if each in blamed else each for each in found]
-
-
-def _sure_gain(evidence: Evidence, blamed: Finding, longer_ns: float | None) -> Finding:
-    if longer_ns is not None:
-        since = f"steps take {text.duration(longer_ns)} longer since step {evidence.first}"
-        blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(longer_ns))
-    is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
-    if blamed.gain_ns is None or is_little:  # an unknown gain would be listed before all others
-        return blamed
-    why = hidden_by(evidence, blamed.gain_ns, by_change=longer_ns is not None)
-    measured = f"{blamed.measured}; {why}, which hides the gain"
-    return replace(blamed, measured=measured, gain_ns=None) if why else blamed
+    return [sure(each) if is_blamed(each) else each for each in found]

@@ -118,7 +118,6 @@ class Finding:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Return the title, then shorter ones."""
         short = self.title.partition(": ")[0]
         return self.title, *(self.headlines[2:] if self.why_late else (short, short.replace(" a step", "")))
 
@@ -146,8 +145,7 @@ def late_finding(found: Findings, rank: int) -> Finding | None:
 
 def why_late(found: Findings, rank: int) -> str:
     """Return such as ``it computes 12.1 ms a step longer than the others``; empty: no finding says."""
-    late = late_finding(found, rank)
-    if late is None:
+    if (late := late_finding(found, rank)) is None:
         return ""
     words = late.headline.removeprefix(f"rank {rank}")
     return f"its{words[2:]}" if words.startswith("'s ") else f"it{words}"
@@ -322,9 +320,7 @@ def usual_ns(counted: Iterable[Mapping[int, StepTotals]]) -> float | None:
 def _completed(
     views: Collection[RankView], first: int, most: int, stop: int | None = None
 ) -> tuple[Mapping[int, StepTotals], ...]:
-    """Return the newest steps from `first` on and before `stop` that all of these ranks completed, at most
-    `most`, oldest first.
-    """
+    """Return the newest steps from `first` on and before `stop` that all completed, oldest first."""
     by_number: dict[int, dict[int, StepTotals]] = {}
     most = min(most, evidence_steps(len(views)))
     for view in views:

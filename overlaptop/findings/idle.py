@@ -30,15 +30,12 @@ def pauses(detail: StepDetail) -> Spans:
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
     """Return whether the CPU mostly has no launch lead, and the GPU many short pauses; False: not known."""
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
-    leads = [
-        step.launch_lead_ns < NO_LEAD * step.step_ns for step in steps if step.launch_lead_ns is not None
-    ]
+    leads = [(lead_ns, step.step_ns) for step in steps if (lead_ns := step.launch_lead_ns) is not None]
     info = evidence.ranks[rank].info
     if not leads or info is None or not info.compute_exact:
         return False
-    step_ns = median(step.step_ns for step in steps)
-    no_lead = sum(leads) >= LATE_SHARE * len(leads)
-    short_ns = short_pauses_ns(evidence, rank)
+    no_lead = sum(lead_ns < NO_LEAD * step_ns for lead_ns, step_ns in leads) >= LATE_SHARE * len(leads)
+    step_ns, short_ns = median(step.step_ns for step in steps), short_pauses_ns(evidence, rank)
     idle_ns = median(idle_ns for idle_ns, _ in _idle(evidence, rank))
     return no_lead and short_ns > MUCH_IDLE * step_ns and 2 * short_ns > idle_ns
 
@@ -51,9 +48,7 @@ def short_pauses_ns(evidence: Evidence, rank: int) -> float:
 
 
 def _idle(evidence: Evidence, rank: int) -> list[tuple[int, int]]:
-    """Return the GPU's idle time of each step, without that in which another rank computes there, and the
-    time of data loading.
-    """
+    """Return of each step the GPU's idle time, unless another rank computes there, and that of loading."""
     found = []
     for step in evidence.steps:
         if (totals := step.totals.get(rank)) is not None:
@@ -81,10 +76,8 @@ def longest_pause(evidence: Evidence, rank: int) -> str:
     start_ns, end_ns = max(found, key=lambda pause: pause[1] - pause[0])
     phase = next((each.name for each in detail.phases if each.start_ns <= start_ns < each.end_ns), "")
     inside = {"": "is ", "forward": "is before backward, "}.get(phase, f"is in {phase}, ")
-    return (
-        f"the longest pause, {text.duration(end_ns - start_ns)}, {inside}{text.duration(start_ns)} after "
-        "the step's start"
-    )
+    length, after = text.duration(end_ns - start_ns), text.duration(start_ns)
+    return f"the longest pause, {length}, {inside}{after} after the step's start"
 
 
 @lru_cache(maxsize=1)  # two rules ask for it
@@ -107,7 +100,14 @@ def may_load(evidence: Evidence) -> bool:
 @lru_cache(maxsize=1)
 def before_work_ns(evidence: Evidence) -> float:
     """Return the time from the step's start to the first kernel, the smallest of all ranks."""
-    return on_each_rank_ns(evidence, _before_work_ns)
+
+    def measure(info: RankInfo, _step: StepTotals, detail: StepDetail | None) -> int | None:
+        if detail is None or not info.compute_exact:
+            return None
+        lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.fused_spans_ns)
+        return min((lane[0] for lane in lanes if lane), default=None)
+
+    return on_each_rank_ns(evidence, measure)
 
 
 def on_each_rank_ns(
@@ -124,10 +124,3 @@ def on_each_rank_ns(
         ]
         least_ns.append(median(lost) if lost else 0.0)
     return min(least_ns, default=0.0)
-
-
-def _before_work_ns(info: RankInfo, _step: StepTotals, detail: StepDetail | None) -> int | None:
-    if detail is None or not info.compute_exact:
-        return None
-    lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.fused_spans_ns)
-    return min((lane[0] for lane in lanes if lane), default=None)

@@ -123,7 +123,7 @@ MEASURED_BY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A rank that something takes longer on than on others."""
+    """A rank that something takes longer on than on others, by counters alone."""
 
     rank: int
     others: tuple[int, ...]
@@ -135,6 +135,9 @@ class Suspect:
     """Its excess over the others by its cause in a step; None: no cause."""
     in_turn: tuple[int, ...] = ()
     """Ranks that are late in turn, this one included; empty if only this one is late."""
+    certainty: Certainty = Certainty.LIKELY
+    gain_ns: int | None = None
+    measured: str = ""
 
     @property
     def versus(self) -> str:
@@ -153,7 +156,7 @@ class Suspect:
 
     def finding(self, does: str, advice: str, certainty: Certainty, more: str = "") -> Finding:
         """Return the finding that says why it is late. ``does``: the title after the rank's name.
-        ``certainty``: in measured steps. ``more``: measurements.
+        ``certainty``, ``more``: of a LateRank; other measurements.
         """
         line = self.line.line if self.line is not None else ""
         title, ranks = f"rank {self.rank}{does}", (self.rank,)
@@ -161,13 +164,12 @@ class Suspect:
         return self._with_gain(found)
 
     def _with_gain(self, found: Finding) -> Finding:
-        """Complete a finding with what was measured, and with its gain."""
-        raise NotImplementedError
+        return replace(found, measured=self.measured, certainty=self.certainty, gain_ns=self.gain_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank(Suspect):
-    """A rank that the others wait for."""
+    """A rank that the others wait for in measured steps, which tell its gain."""
 
     evidence: Evidence
     lateness: RankLateness
@@ -220,18 +222,6 @@ class LateRank(Suspect):
                 cause_ns = min(cause_ns, round(self.line.more * self.evidence.step_ns))
         measured = "; ".join(filter(None, (self.describe, found.measured, at_line)))
         return replace(found, measured=measured, gain_ns=self.gain_without(cause_ns))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowHost(Suspect):
-    """A rank whose counter is higher than the others' in nearly all steps, or which sleeps more often."""
-
-    certainty: Certainty
-    gain_ns: int | None
-    measured: str
-
-    def _with_gain(self, found: Finding) -> Finding:
-        return replace(found, measured=self.measured, certainty=self.certainty, gain_ns=self.gain_ns)
 
 
 def suspects(evidence: Evidence, cause: Cause) -> list[Suspect]:
@@ -421,7 +411,7 @@ def _varies(longer_ns: list[float]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def slow_host(evidence: Evidence) -> SlowHost | None:
+def slow_host(evidence: Evidence) -> Suspect | None:
     """Return the rank that loses most by one counter. None: there is none, another rank is late or this one
     for the same reason or by compute, or measured steps show that nobody waits for it.
     """
@@ -463,7 +453,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
                 return None
         else:
             return None
-    return SlowHost(
+    return Suspect(
         rank=rank,
         others=others,
         cause=cause,

@@ -1,6 +1,6 @@
 """Pipeline stages: the ranks that send to each other, and their compute, idle time and micro-batches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -9,7 +9,7 @@ from statistics import fmean
 from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.findings.finding import Evidence
 from overlaptop.timeline.collectives import is_point_to_point
-from overlaptop.wire.messages import StepDetail, StepTotals
+from overlaptop.wire.messages import CollectiveSpan, StepTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,10 @@ class Pipeline:
 
     @property
     def mean_ns(self) -> float:
-        """Return the mean compute of its ranks."""
         return fmean(self.compute_ns.values())
 
     @property
     def idle_ns(self) -> float:
-        """Return the mean time without compute of its ranks."""
         return self.step_ns - self.mean_ns
 
     @property
@@ -70,43 +68,28 @@ def pipelines_of(evidence: Evidence) -> tuple[Pipeline, ...]:
     often that a pipeline would have next to no bubble, they exchange something else, as ring attention.
     """
     step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
-    if step is None:
-        return ()
-    sends: dict[str, dict[int, int]] = {}
-    for rank, detail in step.details.items():
-        for group, count in _sends(detail).items():
-            sends.setdefault(group, {})[rank] = count
-    found = [
-        _pipeline(evidence, by_rank, {rank: _ahead(step.details[rank], group) for rank in by_rank})
-        for group, by_rank in sends.items()
-        if len(by_rank) > 1 and min(by_rank.values())
-    ]
-    return tuple(each for each in found if each.bubble >= EXPOSED_SHARE)
+    calls: dict[str, dict[int, list[CollectiveSpan]]] = {}
+    for rank, detail in step.details.items() if step is not None else ():
+        for call in sorted(detail.collectives, key=attrgetter("start_ns")):
+            if is_point_to_point(call.op):
+                calls.setdefault(call.group, {}).setdefault(rank, []).append(call)
+    found = []
+    for by_rank in calls.values():
+        sends = min(sum("send" in call.op for call in own) for own in by_rank.values())
+        if len(by_rank) > 1 and sends and bubble(len(by_rank), sends) >= EXPOSED_SHARE:
+            of_rank = {rank: [each.totals[rank] for each in evidence.steps] for rank in by_rank}
+            step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
+            compute_ns = {rank: fmean(map(computed_ns, of_all)) for rank, of_all in of_rank.items()}
+            ahead = {rank: _ahead(own) for rank, own in by_rank.items()}
+            found.append(Pipeline(step_ns, compute_ns, sends, ahead))
+    return tuple(found)
 
 
-def _sends(detail: StepDetail) -> dict[str, int]:
-    """Return the number of launches with a send, by group; 0 if it has receives only."""
-    found: dict[str, int] = {}
-    for call in detail.collectives:
-        if is_point_to_point(call.op):
-            found[call.group] = found.get(call.group, 0) + ("send" in call.op)
-    return found
-
-
-def _ahead(detail: StepDetail, group: str) -> int:
+def _ahead(calls: Sequence[CollectiveSpan]) -> int:
     """See `Pipeline.ahead`. All stages but the first begin with a receive from the one before."""
-    calls = [call for call in detail.collectives if call.group == group and is_point_to_point(call.op)]
-    calls.sort(key=attrgetter("start_ns"))
     before, sent = calls[0].receives_from, 0
     for call in calls:
         sent += call.sends_to not in (None, before)
         if call.receives_from not in (None, before):
             return max(1, sent)
     return 1
-
-
-def _pipeline(evidence: Evidence, sends: Mapping[int, int], ahead: Mapping[int, int]) -> Pipeline:
-    of_rank = {rank: [step.totals[rank] for step in evidence.steps] for rank in sends}
-    step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
-    compute_ns = {rank: fmean(map(computed_ns, of_all)) for rank, of_all in of_rank.items()}
-    return Pipeline(step_ns, compute_ns, min(sends.values()), ahead)

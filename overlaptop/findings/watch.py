@@ -177,7 +177,7 @@ class SteadyFindings:
             return tuple(found)
         at_ns, first_step = snapshot.at_ns, snapshot.first_step
         at_once, self._is_first = self._is_first, False
-        shown = {each.rule for each in self._shown}
+        shown = {each.finding.rule for each in self._shown}
         now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
@@ -194,22 +194,15 @@ class SteadyFindings:
             stays_ns = HOLD_NS if is_vague else VAGUE_HOLD_NS if is_past else TURN_NS
             if not held.shown or at_ns - held.gone_ns >= stays_ns:
                 del self._held[key]
-        return self._shown
+        return tuple(each.finding for each in self._shown)
 
     def present(self, snapshot: Snapshot) -> tuple[Finding, ...]:
         """Return the shown findings that the last look found and that concern the job's present state."""
-        return tuple(
-            each.finding
-            for each in self._in_order
-            if each.gone_ns is None and each.first_step == snapshot.first_step
-        )
+        now = [each for each in self._shown if each.gone_ns is None]
+        return tuple(each.finding for each in now if each.first_step == snapshot.first_step)
 
     @property
-    def _shown(self) -> tuple[Finding, ...]:
-        return tuple(each.finding for each in self._in_order)
-
-    @property
-    def _in_order(self) -> list[_Held]:
+    def _shown(self) -> list[_Held]:
         shown = [each for each in self._held.values() if each.shown]
         return sorted(shown, key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
 
@@ -284,15 +277,10 @@ class SteadyLine:
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
-        window = snapshot.wait_window
+        window, shown = snapshot.wait_window, self._shown
         is_thin = window is not None and window.steps < HEALTHY_MEASURED
-        if (
-            self._past_ns is not None
-            and self._shown
-            and self._shown.kind not in NOBODY_LATE
-            and line.kind in NOBODY_LATE
-            and is_thin
-        ):
+        is_past_problem = self._past_ns is not None and shown and shown.kind not in NOBODY_LATE
+        if is_past_problem and line.kind in NOBODY_LATE and is_thin:
             return False
         # The line alternates between these two if exposed communication is near the limit.
         key = NOBODY_LATE if line.kind in NOBODY_LATE else line.key
@@ -312,16 +300,13 @@ class SteadyLine:
             hold_ns = NAMELESS_HOLD_NS
         if shown is None or self._past_ns is not None or snapshot.at_ns - self._shown_ns >= LOST_NS:
             return hold_ns
-        adds_cause = (
-            line.late_rank == shown.late_rank is not None
-            and shown.cause_rule in WEAK_CAUSES
-            and line.cause_rule not in WEAK_CAUSES
-        )
+        has_cause = line.cause_rule not in WEAK_CAUSES
+        is_same_rank = line.late_rank == shown.late_rank is not None
+        adds_cause = is_same_rank and shown.cause_rule in WEAK_CAUSES and has_cause
         gives_way = bool(shown.rule) and shown.rule in (line.cause_rule, *WEAK_CAUSES)
-        names_rank = gives_way and line.late_rank is not None
-        if adds_cause or names_rank:
+        if adds_cause or (gives_way and line.late_rank is not None):
             return hold_ns
-        names_cause = line.kind is Kind.LATE and line.cause_rule not in WEAK_CAUSES
+        names_cause = line.kind is Kind.LATE and has_cause
         if (shown.kind in NOBODY_LATE and line.warns) or (shown.kind is Kind.FINDING and names_cause):
             return max(hold_ns, NEWS_HOLD_NS)
         return max(hold_ns, TURN_NS)

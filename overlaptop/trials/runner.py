@@ -13,9 +13,10 @@ one candidate.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from math import inf
 from statistics import fmean, median, pstdev
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -321,7 +322,7 @@ class Trials:
         if not self._round:
             state.end("", failed=False)
             return
-        before = self._present(self._free_from, None)
+        before = self._settled(self._free_from)
         if len(before) < BLOCK_STEPS // 2:
             state.doing = "waits for steps to compare with"
             return
@@ -355,27 +356,21 @@ class Trials:
         """Measure the trial once it is followed by as many steps as count before it."""
         assert asked.first is not None, "all ranks have tried it"
         end = asked.first + asked.steps
-        tried = _settled(self._between(asked.first, end), in_trial=True)
-        before = self._present(self._free_from, asked.first)
+        tried = self._settled(asked.first, end, settle=SETTLE_STEPS, in_trial=True)
+        before = self._settled(self._free_from, asked.first)
         half = min(len(tried) // 2, len(before))
-        after = self._present(end, None, settle=SETTLE_STEPS)
+        after = self._settled(end, settle=SETTLE_STEPS)
         if len(after) < half:
             return
         if half >= BLOCK_STEPS // 4:
-            around = (*before[-half:], *after[:half])
-            jitter_ns = pstdev(step.step_ns for step in around)
-            pair = Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns, jitter_ns)
-            tried_before = self.state.by_key[asked.key]
-            pairs = (*tried_before.pairs, pair)
+            around = [step.step_ns for step in (*before[-half:], *after[:half])]
+            tried_ns = fmean(step.step_ns for step in tried[: 2 * half])
+            pair = Pair(tried_ns, fmean(around), asked.delay_ns, pstdev(around))
+            earlier = self.state.by_key[asked.key]
+            pairs, steps = (*earlier.pairs, pair), earlier.steps + 2 * half
             effect = self._measure(pairs)
             is_known = effect is not None and self._is_known(effect)
-            self.state.by_key[asked.key] = replace(
-                tried_before,
-                pairs=pairs,
-                effect=effect,
-                known=is_known,
-                steps=tried_before.steps + 2 * half,
-            )
+            self.state.by_key[asked.key] = Tried(earlier.candidate, pairs, effect, is_known, steps)
         self._free_from = after[half - 1].number + 1 if half else end
         self._steps = {number: step for number, step in self._steps.items() if number >= self._free_from}
         self._asked = None
@@ -383,35 +378,25 @@ class Trials:
     def _refuse(self, key: int, why: str) -> None:
         self.state.by_key[key] = replace(self.state.by_key[key], refused=why)
 
-    def _present(self, first: int, end: int | None, settle: int = 0) -> list[_JobStep]:
-        return _settled(self._between(first, end), settle, in_trial=False)
-
-    def _between(self, first: int, end: int | None) -> list[_JobStep]:
-        last = max(self._steps, default=-1) + 1 if end is None else end
-        return [step for number, step in self._steps.items() if first <= number < last]
-
-
-def _settled(steps: Iterable[_JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[_JobStep]:
-    """Return the steps without a disturbance in or shortly before them. ``settle``: steps to skip."""
-    found = []
-    for step in steps:
-        if step.disturbed or step.in_trial is not in_trial:
-            settle = SETTLE_STEPS
-        elif settle:
-            settle -= 1
-        else:
-            found.append(step)
-    return found
+    def _settled(
+        self, first: int, end: float = inf, *, settle: int = 0, in_trial: bool = False
+    ) -> list[_JobStep]:
+        """Return these steps without a disturbance in or shortly before them. ``settle``: steps to skip."""
+        found = []
+        for step in (step for number, step in self._steps.items() if first <= number < end):
+            if step.disturbed or step.in_trial is not in_trial:
+                settle = SETTLE_STEPS
+            elif settle:
+                settle -= 1
+            else:
+                found.append(step)
+        return found
 
 
 def _block_steps(step_ns: float) -> int:
     """Return the number of steps in a trial's mean: an even number."""
     most = MAX_TRIAL_STEPS - SWITCH_STEPS - SETTLE_STEPS
     return min(max(BLOCK_STEPS, round(BLOCK_NS / step_ns / 2) * 2), most)
-
-
-def _mean_ns(steps: Sequence[_JobStep]) -> float:
-    return fmean(step.step_ns for step in steps)
 
 
 def _changes(view: CommandView) -> bool:
