@@ -9,14 +9,7 @@ from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_la
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import (
-    NOBODY_LATE,
-    FirstLine,
-    Kind,
-    of_steps,
-    overlap_line,
-    until_then,
-)
+from overlaptop.report.who_is_late import NOBODY_LATE, FirstLine, Kind, of_steps, overlap_line, until_then
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")

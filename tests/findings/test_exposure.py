@@ -98,13 +98,6 @@ def test_of_long_steps_as_many_as_are_split_stand_for_the_rest(step_s, measured_
     assert found.exposed_transfer_ns == pytest.approx(200 * step_s * MS)
 
 
-@pytest.mark.parametrize(("first", "is_known"), [(9, False), (5, True)])
-def test_of_few_split_steps_nothing_is_said(first, is_known):
-    laid = Timeline(100, ((0, 60),), (call("allreduce_", 60, 80),))
-    found = timelines(lambda *_: laid, steps=14, told=lambda *two: two if two[0].step >= first else two[:1])
-    assert (exposure(found) is not None) is is_known
-
-
 def test_a_kernel_that_computes_and_communicates_is_no_pause():
     laid = Timeline(100, ((20, 40), (60, 90)), (call("allreduce_", 90, 100),), fused=((0, 20), (40, 60)))
     detail = timelines(lambda *_: laid).steps[-1].details[0]

@@ -10,7 +10,6 @@ from msgspec import structs
 
 from overlaptop.findings.find import RULES, find
 from overlaptop.findings.finding import Certainty, Finding, evidence_of
-from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, named_late
 from tests.fleet.builders import MS, stacks
 from tests.fleet.pipeline import gpipe, seen
@@ -24,7 +23,6 @@ from .jobs import (
     call,
     healthy,
     job,
-    names,
     the,
     timelines,
 )
@@ -74,14 +72,6 @@ def test_rank_is_late_whose_cost_shows_in_transfers_alone(is_late):
 def why_late(evidence):
     [found] = [each for each in find(evidence) if each.ranks == (LATE,)]
     return found
-
-
-def test_gain_is_the_step_less_the_longest_own_time():
-    others = [OwnTime(40), OwnTime(30, 60)]
-    assert gain_ns(100, others) == 40
-    assert gain_ns(100, others, OwnTime(100), 25) == 25
-    assert gain_ns(100, [OwnTime(40, 100)], OwnTime(100), 25) == 0
-    assert gain_ns(100, [OwnTime(40, 120)]) == 0
 
 
 def test_gain_is_less_by_what_other_ranks_would_be_late_instead():
@@ -237,8 +227,7 @@ def changed(before, length, after):
     earlier = usual_steps(before, length * after.step_ns / before.step_ns).counted
     ranks = {
         rank: structs.replace(
-            view,
-            history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)],
+            view, history=[structs.replace(each[rank], step=number) for number, each in enumerate(earlier)]
         )
         for rank, view in after.ranks.items()
     }
@@ -257,13 +246,6 @@ def test_slow_stage_costs_what_ranks_wait_up_to_its_cause():
     [late] = late_ranks(evidence)
     assert (found.rule, found.ranks) == ("slow_compute", (1,))
     assert found.gain_ns == min(evidence.most_wait_ns, late.longer_ns)
-
-
-@pytest.mark.parametrize(("lead_ms", "wins"), [(9, True), (0, False)])
-def test_less_communication_wins_nothing_from_a_busy_host(lead_ms, wins):
-    small = [("compute", 0.1), ("idle", 0.2)] * 40
-    evidence = job(lambda *_: small, ranks=2, launch_lead_ns=lambda *_: lead_ms * MS)
-    assert bool(names(evidence) & {"one_after_the_other", "communication_bound"}) == wins
 
 
 @pytest.mark.parametrize(("host_ms", "gain_ms"), [(1, 5), (8, 3), (11, None)])

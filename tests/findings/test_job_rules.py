@@ -274,10 +274,7 @@ FOUND = {
     "gradient_copies": [(by(copied, *NO_VIEW), 5, "gradient_as_bucket_view=True")],
     "unused_parameters": [(by(gap, *SEARCHING), 4, "find_unused_parameters=False")],
     "reduced_every_micro_step": [
-        (
-            by(accumulating(("allreduce_", 25, 45), ("allreduce_", 70, 90)), *ddp(25, [25])),
-            10, "no_sync()",
-        ),
+        (by(accumulating(("allreduce_", 25, 45), ("allreduce_", 70, 90)), *ddp(25, [25])), 10, "no_sync()"),
         (
             by(accumulating(("_reduce_scatter_base", 25, 45), ("_reduce_scatter_base", 70, 90)), FSDP2),
             10, "set_requires_gradient_sync(False)",
@@ -398,9 +395,7 @@ SILENT = {
     "idle times are not seen": (by(gap, *SEARCHING, exact=False), None),
     "the gap computes": (by(no_gap, *SEARCHING), None),
     "no gap": (by(usual, *SEARCHING), None),
-    "static graph": (
-        by(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True)), None,
-    ),
+    "static graph": (by(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True)), None),
     "reduced in the last micro-batch": (
         by(accumulating(("allreduce_", 70, 90)), *ddp(25, [25])), {"reduced_every_micro_step"},
     ),
@@ -408,15 +403,11 @@ SILENT = {
         by(accumulating(("allreduce_", 25, 45, 1e-5), ("allreduce_", 70, 90, 1e-5)), *ddp(25, [25])),
         {"reduced_every_micro_step"},
     ),
-    "gathers longer than a layer": (
-        by(gathers(LAYERS, gather_ms=9), SHALLOW), {"prefetch_too_shallow"},
-    ),
+    "gathers longer than a layer": (by(gathers(LAYERS, gather_ms=9), SHALLOW), {"prefetch_too_shallow"}),
     "gathers of another wrapper": (by(gathers(LAYERS)), {"prefetch_too_shallow"}),
     "only the first gather is exposed": (by(first_only, SHALLOW, *memory(20, 20)), None),
     "memory is not known": (by(again, DEEP), None),
-    "no memory": (
-        by(gathers((0.1, -10), (55, 65, 75, 85), mib=2000), DEEP, *memory(140, 20)), None,
-    ),
+    "no memory": (by(gathers((0.1, -10), (55, 65, 75, 85), mib=2000), DEEP, *memory(140, 20)), None),
     "as many links": (by(half_exposed, device(0), device(1), *sampled()), {"degraded_link"}),
     "another GPU": (
         by(half_exposed, device(0), device(1, nvlink_count=12, gpu_name="other"), *sampled()),
@@ -426,15 +417,11 @@ SILENT = {
         by(half_exposed, device(0), device(1, **NARROW), *OVER_PCIE), {"degraded_link"},
     ),
     "a group hardly slower": (by(in_pairs(6), ranks=4), {"degraded_link"}),
-    "peer to peer on": (
-        by(half_exposed, *environment(NCCL_P2P_DISABLE="0")), {"peer_to_peer_off"},
-    ),
+    "peer to peer on": (by(half_exposed, *environment(NCCL_P2P_DISABLE="0")), {"peer_to_peer_off"}),
     "peer to peer of CPUs": (by(half_exposed, *NO_P2P, **HOST), {"peer_to_peer_off"}),
     "one host": (by(half_exposed, device(0), device(1)), {"slow_between_hosts"}),
     "hosts with unknown links": (by(half_exposed, **TWO_HOSTS), {"slow_between_hosts"}),
-    "tensor parallelism on one host": (
-        by(in_pairs(), ranks=4), {"tensor_parallel_between_hosts"},
-    ),
+    "tensor parallelism on one host": (by(in_pairs(), ranks=4), {"tensor_parallel_between_hosts"}),
     "data parallelism between hosts": (
         by(in_pairs(group=lambda rank: f"{rank // 2} mesh_dp"), ranks=4, **TWO_HOSTS),
         {"tensor_parallel_between_hosts"},

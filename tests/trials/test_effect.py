@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.trials.effect import LOOKS, SAME, Pair, is_known, relative, slope
+from overlaptop.trials.effect import LOOKS, Pair, is_known, relative, slope
 
 KINDS = ("white", "correlated", "drifting", "jumping", "skewed", "slow steps")
 GAP, TRIAL, BLOCK, SETTLE = 20, 14, 10, 2
@@ -83,12 +83,6 @@ def test_a_change_by_a_twentieth_is_found_in_a_few_trials(kind):
     assert np.median([each.pairs for each in found]) <= LOOKS[1]
 
 
-def test_a_steady_drift_is_no_difference():
-    pairs = [Pair(step, step) for step in np.linspace(100, 150, LOOKS[0])]
-    effect = relative(pairs)
-    assert (effect.centre, effect.differs, is_known(effect)) == (0.0, False, True)
-
-
 def test_one_slow_trial_hides_no_difference():
     pairs = [Pair(110 + at / 10, 100) for at in range(LOOKS[1] - 1)] + [Pair(1000, 100)]
     effect = relative(pairs)
@@ -97,7 +91,7 @@ def test_one_slow_trial_hides_no_difference():
 
 
 def test_too_few_trials_give_no_interval():
-    assert relative([]) is None
+    assert relative([]) is slope([]) is None
     effect = relative([Pair(110, 100)] * (LOOKS[0] - 1))
     assert effect.centre == pytest.approx(0.1)
     assert (effect.low, effect.high, effect.bounded) == (-1.0, math.inf, False)
@@ -119,14 +113,6 @@ def test_waking_after_a_delay_is_no_growth_of_a_slope(delay_ns, reach):
     effect = slope([Pair(4e7 + grown_ns, 4e7, delay_ns)] * LOOKS[0])
     assert effect.low < 1 < effect.centre
     assert effect.woken == pytest.approx(reach)
-
-
-def test_what_is_less_than_worth_having_is_known_to_be_none():
-    random = np.random.default_rng(3)
-    pairs = [Pair(100 + random.normal(0, 0.1), 100) for _ in range(LOOKS[0])]
-    effect = relative(pairs)
-    assert effect.lies_within(SAME)
-    assert is_known(effect)
 
 
 def test_a_difference_is_judged_at_the_looks_only():

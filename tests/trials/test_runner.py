@@ -174,10 +174,20 @@ def test_a_busy_job_or_a_broken_connection_is_waited_for(disturb):
     assert not run(trials, job).failed
 
 
-def test_a_knob_that_changes_the_work_is_refused():
+@pytest.mark.parametrize(
+    ("values", "changes_work", "why"),
+    [
+        ((25,), False, "is 25 MiB already"),
+        ((0,), False, "from 1 to 10000"),
+        ((50,), True, "another amount of work"),
+    ],
+)
+def test_values_that_cannot_be_tried_are_refused(values, changes_work, why):
     held = LiveJob().tick().knobs[0]
-    with pytest.raises(ValueError, match="does another amount of work"):
-        try_values(LiveJob(), replace(held, knob=structs.replace(held.knob, changes_work=True)), (50,))
+    with pytest.raises(ValueError, match=why):
+        try_values(
+            LiveJob(), replace(held, knob=structs.replace(held.knob, changes_work=changes_work)), values
+        )
 
 
 @pytest.mark.parametrize(
