@@ -13,9 +13,8 @@ from statistics import fmean, median
 
 from overlaptop import text
 from overlaptop.findings.finding import Evidence, Finding, usual_ns
-from overlaptop.findings.idle import is_launch_bound
 from overlaptop.findings.lines import apart
-from overlaptop.findings.measures import STEADY, Measure, delayed_ns, excess, exposed_ns
+from overlaptop.findings.measures import STEADY, Measure, delayed_ns, excess, exposed_ns, is_launch_bound
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5

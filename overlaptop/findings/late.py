@@ -18,7 +18,6 @@ from overlaptop import text
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.finding import Certainty, Evidence, Finding, JobStep
 from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
-from overlaptop.findings.idle import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import Sampled, ScriptLine, slow_line
 from overlaptop.findings.measures import (
     STEADY,
@@ -34,7 +33,9 @@ from overlaptop.findings.measures import (
     full_collections,
     hidden_ns,
     idling_ns,
+    is_launch_bound,
     loading_ns,
+    long_pauses_ns,
     on_host,
     steady_excess,
     unexplained_ns,

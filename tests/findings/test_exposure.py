@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from overlaptop.findings.buckets import Model
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.find import find
-from overlaptop.findings.idle import pauses
+from overlaptop.findings.measures import pauses
 from overlaptop.findings.rules import slower_transfers
 from overlaptop.findings.rules.slower_transfers import KIND_STEPS, LEAST_BEFORE, LEAST_SLOW, STRETCH
 from overlaptop.fleet.waits import StepTransfer

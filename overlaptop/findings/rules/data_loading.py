@@ -8,9 +8,15 @@ from something else than torch's DataLoader; a line of the script tells it bette
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.idle import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled_at
 from overlaptop.findings.late import Cause, suspects
-from overlaptop.findings.measures import on_host
+from overlaptop.findings.measures import (
+    STALL_SHARE,
+    before_work_ns,
+    may_load,
+    on_each_rank_ns,
+    on_host,
+    stalled_at,
+)
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 ADVICE = (

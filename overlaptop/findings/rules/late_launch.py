@@ -4,9 +4,8 @@ Many short pauses between kernels without a launch lead are `launch_bound`.
 """
 
 from overlaptop.findings.finding import Certainty, Evidence, Findings
-from overlaptop.findings.idle import longest_pause
 from overlaptop.findings.late import Cause, LateRank, Suspect, suspects
-from overlaptop.findings.measures import on_host
+from overlaptop.findings.measures import longest_pause, on_host
 
 SLEEPS = "sleeping, reading, logging, a lock"
 

@@ -4,8 +4,8 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.idle import is_launch_bound, short_pauses_ns
 from overlaptop.findings.late import Cause, late_ranks, suspects
+from overlaptop.findings.measures import is_launch_bound, short_pauses_ns
 
 ADVICE = (
     "launch less: torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, a larger "

@@ -2,8 +2,8 @@
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.idle import before_work_ns, stalled_at
 from overlaptop.findings.late import late_ranks
+from overlaptop.findings.measures import before_work_ns, stalled_at
 
 
 def look(evidence: Evidence) -> Findings:
