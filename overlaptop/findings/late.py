@@ -176,6 +176,8 @@ class LateRank(Suspect):
     lateness: RankLateness
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
+    slowed_ns: tuple[int, int]
+    """The others' extra compute and extra overlap per step while they wait; 0 if not clear."""
     excesses: Mapping[Measure, list[float]]
     """By measure: its excess over the others in each step; negative if it takes less time."""
     passed_on_by: tuple[int, ...]
@@ -242,14 +244,11 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
     window = evidence.window
     if window is None:
         return ()
-    passed_on = window.passed_on_wait
-    found = {
-        each.rank: tuple(link.rank for link in passed_on.chain)
-        if passed_on and passed_on.root == each.rank
-        else ()
-        for each in window.late
-        if each.rank in evidence.ranks
+    found: dict[int, tuple[int, ...]] = {
+        each.rank: () for each in window.late if each.rank in evidence.ranks
     }
+    if (passed_on := window.passed_on_wait) is not None and passed_on.root in found:
+        found[passed_on.root] = tuple(link.rank for link in passed_on.chain)
     involved = frozenset(found).union(*found.values())
     return tuple(_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
 
@@ -295,14 +294,14 @@ def _late_rank(
         for measures, steps in ((OF_MEASURED, measured), (OF_EACH_STEP, counted))
         for measure in measures
     }
-    slows_ns, _ = slowed_ns(evidence, rank, others)
-    own = own_times(evidence, found, others, slows_ns, work_stays=False)
+    slowed = _slowed_ns(evidence, rank, others)
+    own = own_times(evidence, found, others, slowed[0], work_stays=False)
     most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * evidence.step_ns
     lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, Sampled.ASLEEP)
     cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
     if cause not in OF_COMPUTE and evidence.on_shared_gpus:
-        own = own_times(evidence, found, others, slows_ns)
+        own = own_times(evidence, found, others, slowed[0])
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     line = asleep if cause is Cause.SLEEPING else None
     if line is None and (cause in OF_THE_HOST or computes_there):
@@ -321,6 +320,7 @@ def _late_rank(
         evidence=evidence,
         lateness=late,
         own=own,
+        slowed_ns=slowed,
         excesses=longer,
         passed_on_by=chain,
     )
@@ -387,10 +387,8 @@ def _cause(
     return Cause.UNEVEN if _varies(longer[computing_ns]) else Cause.COMPUTING
 
 
-def slowed_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
-    """Return the others' extra compute and extra overlap per step while they wait for this rank; 0 if one
-    does not explain the other.
-    """
+def _slowed_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
+    """Return `LateRank.slowed_ns`: it is clear if the overlap explains the compute."""
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
     pairs = [

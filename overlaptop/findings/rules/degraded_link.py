@@ -21,16 +21,18 @@ def look(evidence: Evidence) -> Findings:
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
-    devices = [view.device for view in evidence.ranks.values() if view.device is not None]
+    most_links: dict[str, int] = {}
+    for device in (view.device for view in evidence.ranks.values() if view.device is not None):
+        most_links[device.gpu_name] = max(most_links.get(device.gpu_name, 0), device.nvlink_count or 0)
     for view in evidence.ranks.values():
-        device, over = view.device, view.traffic.over if view.traffic is not None else ""
-        if device is None:
+        over = view.traffic.over if view.traffic is not None else ""
+        if (own := view.device) is None:
             continue
-        most = max(each.nvlink_count or 0 for each in devices if each.gpu_name == device.gpu_name)
-        if over == "nvlink" and device.nvlink_count is not None and device.nvlink_count < most:
-            yield _fewer_nvlinks(view.rank, device, device.nvlink_count, most, mean)
+        count, most = own.nvlink_count, most_links[own.gpu_name]
+        if over == "nvlink" and count is not None and count < most:
+            yield _fewer_nvlinks(view.rank, own, count, most, mean)
         if over == "pcie" and pcie_is_turned_down(view):
-            yield _pcie(view.rank, device, mean)
+            yield _pcie(view.rank, own, mean)
     yield from _slow_groups(evidence, mean)
 
 

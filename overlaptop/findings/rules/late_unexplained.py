@@ -34,7 +34,8 @@ def look(evidence: Evidence) -> Findings:
     # Half of the ranks often cause most of a step's wait by chance.
     if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(split):
         return
-    much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
+    much_ns = EXPLAINS * fmean(caused_ns)
+    much = [ns >= much_ns for ns in caused_ns]
     if all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much):
         return  # in all newer steps only: it has just begun, and no cause is steady yet
     if line is not None:

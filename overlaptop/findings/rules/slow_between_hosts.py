@@ -19,8 +19,9 @@ def look(evidence: Evidence) -> Findings:
     calls = step_calls(evidence)
     if calls is None or not calls.mean.costly:
         return
-    within = [each for each in calls.issued if len(evidence.hosts_of(each)) == 1]
-    between = [each for each in calls.issued if len(evidence.hosts_of(each)) > 1]
+    issued = [(each, len(evidence.hosts_of(each))) for each in calls.issued]
+    within = [each for each, hosts in issued if hosts == 1]
+    between = [each for each, hosts in issued if hosts > 1]
     devices = [view.device for view in evidence.ranks.values() if view.device is not None]
     peak = min((peak for each in devices if (peak := each.nvlink_peak_bytes_per_s)), default=None)
     rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or peak

@@ -5,13 +5,13 @@ A late rank then costs more than the exposed wait.
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
-from overlaptop.findings.late import late_ranks, slowed_ns
+from overlaptop.findings.late import late_ranks
 from overlaptop.fleet.waits import WORTH_SHARE
 
 
 def look(evidence: Evidence) -> Findings:
     for late in late_ranks(evidence):
-        slows_ns, beside_ns = slowed_ns(evidence, late.rank, late.others)
+        slows_ns, beside_ns = late.slowed_ns
         if not slows_ns or slows_ns < WORTH_SHARE * evidence.step_ns:
             continue
         yield Finding(
