@@ -93,7 +93,9 @@ class FindingsWatch:
         found = find(evidence) if evidence.steps or len(evidence.counted) >= fewest else None
         if found is not None:
             self.findings = self._findings.take(snapshot, found)
-        self._last = Look(snapshot, evidence, found or (), self.findings or (), self._present(snapshot))
+        self._last = Look(
+            snapshot, evidence, found or (), self.findings or (), self._findings.present(snapshot)
+        )
         return self._last
 
     def _is_due(self, snapshot: Snapshot) -> bool:
@@ -107,15 +109,10 @@ class FindingsWatch:
         every_ns = self._every_ns if self._line.is_settled else self._soon_ns
         return not 0 <= snapshot.at_ns - last.at_ns < every_ns
 
-    def _present(self, snapshot: Snapshot) -> tuple[Finding, ...]:
-        if snapshot.hub_state is HubState.TRACE:
-            return self.findings or ()
-        return self._findings.present(snapshot)
-
     def line(self, snapshot: Snapshot) -> FirstLine | None:
         """Return the first line to show, after `look`."""
         listed = self.findings or ()
-        said = first_line(snapshot, self._present(snapshot), listed, self._line.rule)
+        said = first_line(snapshot, self._findings.present(snapshot), listed, self._line.rule)
         if snapshot.hub_state is HubState.TRACE or trouble_of(snapshot) is not None:
             return said
         return self._line.take(snapshot, said, first_line(snapshot, (), listed))
@@ -173,10 +170,11 @@ class SteadyFindings:
         """Return the findings to show, costliest first; those of the first look at once. ``found``: of this
         moment.
         """
-        if snapshot.hub_state is HubState.TRACE:
-            return tuple(found)
         at_ns, first_step = snapshot.at_ns, snapshot.first_step
-        at_once, self._is_first = self._is_first, False
+        is_trace = snapshot.hub_state is HubState.TRACE
+        at_once, self._is_first = self._is_first or is_trace, False
+        if is_trace:
+            self._held.clear()
         shown = {each.finding.rule for each in self._shown}
         now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():

@@ -41,20 +41,19 @@ def refusal(snapshot: Snapshot) -> str:
 
 def usual_step_ns(snapshot: Snapshot) -> float:
     """Return the median of the newest steps. 0 before the first."""
-    return median(_lengths_ns(snapshot) or [0])
+    return median(_lengths_ns(snapshot))
 
 
 def usual_delay_ns(snapshot: Snapshot) -> int:
     """Return SHARE of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
-    jitter_ns = sigma(_lengths_ns(snapshot) or [0])
-    return max(1, round(SHARE * usual_step_ns(snapshot)), round(JITTERS * jitter_ns))
+    lengths_ns = _lengths_ns(snapshot)
+    return max(1, round(SHARE * median(lengths_ns)), round(JITTERS * sigma(lengths_ns)))
 
 
 def _lengths_ns(snapshot: Snapshot) -> list[int]:
-    """Return the lengths of the newest undisturbed steps of the lowest rank that has any."""
-    view = next((view for view in snapshot.ranks if view.history), None)
-    steps = view.history[-USUAL_STEPS:] if view is not None else ()
-    return [step.step_ns for step in steps if not step.disturbed]
+    """Return the lengths of the newest undisturbed steps of the lowest rank that has any; else 0."""
+    steps = next((view.history[-USUAL_STEPS:] for view in snapshot.ranks if view.history), ())
+    return [step.step_ns for step in steps if not step.disturbed] or [0]
 
 
 def delay_ranks(

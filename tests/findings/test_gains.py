@@ -121,27 +121,25 @@ def test_unequally_slow_loaders_cost_their_difference():
     assert found.gain_share == pytest.approx(10 / (COMPUTE_MS + 41 + TRANSFER_MS + OPTIMIZER_MS), rel=0.05)
 
 
-BLOCKED = {
-    "spins while the other sleeps": {"cpu_ms": (55, 5)},
-    "spins while the other works": {"lines": ({"item": 8}, {"work": 8}), "cpu_ms": (55, 55)},
-    "sleeps while the other sleeps": {"lines": ({"item": 8}, {"sleep": 8})},
-    "by a GPU as the other": {"more": "compute", "lines": ({"item": 8}, {"item": 8})},
-    "not known, without lines": {"lines": ({}, {})},
-    "in a synchronisation in each step": {"lead_ms": (1, 0)},
-    "in one that is not at the step's end": {"lead_ms": (60, 0), "least_lead_ns": (1, 0)},
+OWN = {
+    "spins while the other sleeps": ({"cpu_ms": (55, 5)}, 50),
+    "spins while the other works": ({"lines": ({"item": 8}, {"work": 8}), "cpu_ms": (55, 55)}, 50),
+    "sleeps while the other sleeps": ({"lines": ({"item": 8}, {"sleep": 8})}, 50),
+    "blocked by a GPU as the other": ({"more": "compute", "lines": ({"item": 8}, {"item": 8})}, 50),
+    "not known, without lines": ({"lines": ({}, {})}, 50),
+    "in a synchronisation in each step": ({"lead_ms": (1, 0)}, 50),
+    "in one that is not at the step's end": ({"lead_ms": (60, 0), "least_lead_ns": (1, 0)}, 50),
+    "needs less than its GPU": ({"host_ns": (8, 70)}, 50),
+    "needs longer than its GPU": ({"host_ns": (32, 70)}, 38),
+    "needs the whole step": ({"host_ns": (70, 70)}, 0),
 }
+"""What the waiting rank's host does, and what the other's lateness of 50 ms costs."""
 
 
-@pytest.mark.parametrize("how", BLOCKED)
-def test_host_that_is_blocked_loses_all_that_its_gpu_waits(how):
-    evidence = two(50, **BLOCKED[how])
-    assert why_late(evidence).gain_ns == pytest.approx(50 * MS, rel=0.01)
-    assert not trails(evidence)
-
-
-@pytest.mark.parametrize(("host_ms", "gain_ms"), [(8, 50), (32, 38), (70, 0)])
-def test_host_that_needs_longer_than_its_gpu_bounds_what_is_won(host_ms, gain_ms):
-    evidence = two(50, host_ns=(host_ms, 70))
+@pytest.mark.parametrize("how", OWN)
+def test_gain_is_bounded_by_the_waiting_host_unless_it_is_blocked(how):
+    does, gain_ms = OWN[how]
+    evidence = two(50, **does)
     assert why_late(evidence).gain_ns == pytest.approx(gain_ms * MS, rel=0.01)
     assert trails(evidence) == (not gain_ms)
 
