@@ -67,8 +67,7 @@ COMPUTES_SHARE = 0.1
 """The same for compute on a shared GPU."""
 DELAYED_SHARE = 0.3
 """With or without a GPU, a rank is named for BARE_SHARE more of waits for a CPU if its own take this share:
-transfers may be slow then, and nobody late.
-"""
+transfers may be slow then, and nobody late."""
 ITS_OWN = 2 / 3
 """Without a GPU also if this share of its waits is more than the others'."""
 SAMPLED = 1 / 4

@@ -316,10 +316,9 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
     """Return ``measuring, 3 s``, later with the missing part. None without a step, and after the job."""
-    is_long = seconds * 1_000_000_000 >= LONG_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
-    words = f"measuring, {seconds} s"
+    words, is_long = f"measuring, {seconds} s", seconds * 1_000_000_000 >= LONG_NS
     if is_long and line is not None and snapshot.waits is not None:
         # The verdict of another line has not held yet; its figures count.
         return line if line.kind is Kind.MEASURING else overlap_line(snapshot)._replace(kind=Kind.MEASURING)

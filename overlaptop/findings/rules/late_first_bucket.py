@@ -4,6 +4,9 @@ DDP fills its buckets in the order in which gradients became ready in the first 
 gradient among the first ones delays its bucket and all later ones.
 """
 
+from bisect import bisect_left
+from itertools import accumulate
+
 from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
 from overlaptop.findings.exposure import phases_of
@@ -31,10 +34,7 @@ def look(evidence: Evidence) -> Findings:
     if after_ns < LATE * length_ns or mean.is_little(gain_ns):
         return
     size_bytes = bucket_sizes(gradients.size_bytes, found.cap_mib * MIB, gradients.first_cap_bytes)[0]
-    inside: list[int] = []
-    for each in gradients.size_bytes:
-        if sum(inside) < size_bytes:
-            inside.append(each)
+    inside = gradients.size_bytes[: 1 + bisect_left([*accumulate(gradients.size_bytes)], size_bytes)]
     yield Finding(
         title=f"the first bucket begins {text.duration(after_ns)} after backward, which takes "
         f"{text.duration(length_ns)}",
