@@ -156,7 +156,7 @@ class Suspect:
 
     def finding(self, does: str, advice: str, certainty: Certainty, more: str = "") -> Finding:
         """Return the finding that says why it is late. ``does``: the title after the rank's name.
-        ``certainty``, ``more``: of a LateRank; other measurements.
+        ``certainty``: in measured steps. ``more``: what else was measured in these.
         """
         line = self.line.line if self.line is not None else ""
         title, ranks = f"rank {self.rank}{does}", (self.rank,)

@@ -3,6 +3,7 @@
 Collections of the younger generations take microseconds and are not counted.
 """
 
+from operator import attrgetter
 from statistics import fmean, median
 
 from overlaptop import text
@@ -12,6 +13,7 @@ from overlaptop.findings.measures import full_collections
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
+_COLLECTIONS = attrgetter("full_collections")  # quick: most jobs have none, and a thousand histories
 FEWEST = 2
 """Fewest steps with a full collection of a rank: one may be long for another reason."""
 ADVICE = (
@@ -34,7 +36,8 @@ def look(evidence: Evidence) -> Findings:
     costs_ns = {
         rank: cost_ns
         for rank, view in evidence.ranks.items()
-        if (cost_ns := _cost_ns([step for step in view.history if step.step >= evidence.first]))
+        if any(map(_COLLECTIONS, view.history))
+        and (cost_ns := _cost_ns([step for step in view.history if step.step >= evidence.first]))
     }
     together_ns = round(sum(costs_ns.values()))
     if together_ns >= COSTLY_SHARE * evidence.step_ns:
