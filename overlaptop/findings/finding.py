@@ -277,7 +277,7 @@ class Evidence:
         """Return the hosts of its ranks; empty if one is not known."""
         infos = [self.ranks[rank].info for rank in collective.ranks if rank in self.ranks]
         hosts = frozenset(info.host if info is not None else "" for info in infos)
-        return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
+        return frozenset() if "" in hosts or len(infos) < len(collective.ranks) else hosts
 
     @property
     def most_on_a_host(self) -> int:

@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Findings:
     gain_ns = found.mean.gain_ns(exposed_sum_ns(again))
     if backward < AGAIN * max(1, forward) or found.mean.is_little(gain_ns):
         return
-    ranks = len(again[0].parts)
+    ranks = len(again[0].ranks)
     on_host = evidence.most_on_a_host
     if free_bytes >= SPARE * backward:
         advice = f"fully_shard(..., reshard_after_forward=False): takes {text.byte_count(backward)} more"
