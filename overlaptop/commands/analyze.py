@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_screen, screen_of, step_number
-from overlaptop.commands.output import CommandError, plain, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError

@@ -11,7 +11,7 @@ from overlaptop.commands.output import CommandError, needs_ascii
 from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.commands.jobs import Hosts
     from overlaptop.tui import TuiOptions
 
 _BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -72,7 +72,7 @@ def hosts_of(options: argparse.Namespace) -> "Hosts | None":
             if vars(options)[option.replace("-", "_")]:
                 raise CommandError(f"--{option} goes with a host", 2)
         return None
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.commands.jobs import Hosts
     from overlaptop.remote import targets
 
     try:

@@ -4,8 +4,7 @@ import argparse
 from contextlib import closing
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.following import follow, send
-from overlaptop.commands.hosts import host_of
+from overlaptop.commands.following import follow, host_of, send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.fleet.commands import FAILED, CommandView, RankProgress

@@ -4,8 +4,7 @@ import argparse
 from datetime import UTC, datetime
 
 from overlaptop.commands.arguments import job_key
-from overlaptop.commands.output import CommandError, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.jobs import change_log
 from overlaptop.jobs.record import list_jobs
 from overlaptop.records import ChangeRecord

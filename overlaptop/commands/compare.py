@@ -6,8 +6,7 @@ import re
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_ascii
-from overlaptop.commands.output import CommandError, plain, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.records import DifferenceRecord
 
@@ -76,7 +75,7 @@ def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
     """Return the figures of two sources of `report`, and a note if some are left out. Raises CommandError
     with status 2 for unlike runs.
     """
-    from overlaptop.commands.run_sources import report_of
+    from overlaptop.commands.report import report_of
     from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 
     try:

@@ -17,7 +17,7 @@ from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.words import describe
 
 if TYPE_CHECKING:
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.commands.jobs import Hosts
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -27,7 +27,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: "Hosts | None" = None) -
     require_terminal(screen)
     selector = JobSelector(key=key)
     if hosts is not None:
-        from overlaptop.commands.hosts import connect
+        from overlaptop.commands.jobs import connect
 
         with closing(
             connect(hosts, selector, readonly=screen.readonly, tap=screen.recorder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from overlaptop.commands.analyze import add_traces, open_traces, session_of
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.commands.recorded import is_recording
+from overlaptop.commands.replay import is_recording
 from overlaptop.text import reason
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _traced(options: argparse.Namespace) -> "tuple[JobTimeline, Callable[[], Sna
 
 
 def _recorded(path: Path) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
-    from overlaptop.commands.recorded import opened
+    from overlaptop.commands.replay import opened
     from overlaptop.export.timeline import from_snapshot
     from overlaptop.fleet.replay_session import ReplaySession
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.hosts import Hosts, connect
+from overlaptop.commands.jobs import Hosts, connect
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from overlaptop.commands.hosts import pause
 from overlaptop.commands.output import CommandError, print_message
+from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
@@ -29,6 +29,13 @@ HISTORY_LIMIT_S = 60.0
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
 """Time limits for a lost connection. A dead hub is replaced within a second or two. The connection to
 another host is tried about every 30 s."""
+
+
+def pause(session: Session) -> None:
+    if isinstance(session, HostsSession):
+        session.pause(TICK_S)
+    else:
+        time.sleep(TICK_S)
 
 
 def send(session: Session, command: Command) -> None:
@@ -58,7 +65,7 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
         if view.done:
             return
         require_connection(snapshot)
-        pause(session, TICK_S)
+        pause(session)
 
 
 def until_end(session: Session, job_gone: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
@@ -76,7 +83,7 @@ def until_end(session: Session, job_gone: Callable[[], bool] = lambda: False) ->
             if all(end.exit_code is not None for end in ends) or time.monotonic() - ended_s > EXIT_S:
                 return
         require_connection(snapshot)
-        pause(session, TICK_S)
+        pause(session)
 
 
 def settle(session: Session) -> Snapshot:
@@ -93,7 +100,7 @@ def settle(session: Session) -> Snapshot:
         limit_s = HISTORY_LIMIT_S if still_comes else LIMIT_S
         if time.monotonic() - began_s > limit_s or snapshot.hub_state is HubState.ENDED:
             break
-        pause(session, TICK_S)
+        pause(session)
     why = snapshot.hub_note or snapshot.hub_state.value
     if snapshot.job is None:
         raise CommandError(f"the job does not answer ({why})")
@@ -123,7 +130,7 @@ def settle_waits(session: Session) -> Snapshot:
         if limit_s > BURST_S and not announced:
             announced = True
             print_message(f"waiting up to {limit_s:.0f} s for enough measured steps to say who is late")
-        pause(session, TICK_S)
+        pause(session)
         snapshot = session.tick()
         if snapshot.compared != wanted:
             wanted = snapshot.compared
@@ -157,3 +164,21 @@ def require_connection(snapshot: Snapshot) -> None:
 
 def _lost_limit_s(snapshot: Snapshot) -> float:
     return REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
+
+
+def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
+    """Print on stderr which hosts are lost or back since the last snapshot. `lost`: those lost then."""
+    for node in snapshot.nodes:
+        if node.lost and node.name not in lost:
+            lost.add(node.name)
+            print_message(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
+        elif not node.lost and node.name in lost:
+            lost.discard(node.name)
+            print_message(f"{node.name}: back")
+
+
+def host_of(session: Session, rank: int) -> str:
+    """Return the rank's host as the user named it; empty: this machine."""
+    if not isinstance(session, HostsSession):
+        return ""
+    return next((view.node for view in session.tick().ranks if view.rank == rank), "")

@@ -1,19 +1,24 @@
-"""The jobs here or on other hosts: ``--list``, and the job of a command."""
+"""The jobs here or on other hosts: ``--list``, and a session of the job of a command."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from overlaptop import records, text
-from overlaptop.commands.hosts import Hosts, connect
-from overlaptop.commands.output import CommandError, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, print_data, print_message
+from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.local_session import HERE, HERE_BYTES_PER_S
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end
+from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S
 from overlaptop.jobs.folder import why_not_writable
 from overlaptop.jobs.record import JobRecord, list_jobs
+from overlaptop.remote.connection import ConnectionState
+from overlaptop.remote.pool import ConnectionPool
+from overlaptop.remote.targets import Target
 from overlaptop.report.troubles import of_last
 
 POLL_S = 0.2
@@ -22,6 +27,20 @@ _NO_JOB = (
     "or: overlaptop demo"
 )
 _HERE, _THERE = "here", "there"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of a command line, and how to reach them."""
+
+    targets: tuple[Target, ...]
+    """At least one host."""
+    python: str = ""
+    """The interpreter there; empty: the job's."""
+    remote_dir: str = ""
+    """The folder of the jobs' sockets there; empty: the default."""
+    bytes_per_s: int = 0
+    """Limit of each connection's data rate; 0: no limit."""
 
 
 def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
@@ -61,6 +80,32 @@ def _table(jobs: Sequence[JobRecord]) -> str:
         age = "ended" if job.ended else text.duration(max(0, now_ns - job.started_ns))
         table.add(job.job, job.script, str(job.world_size), age, job.host, job.cwd)
     return table.render()
+
+
+def connect(
+    hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False, tap: Tap | None = None
+) -> HostsSession:
+    """Reach the hosts; ssh asks on the terminal. CommandError if none can be reached yet."""
+    try:
+        pool = ConnectionPool(
+            hosts.targets,
+            python=hosts.python,
+            remote_dir=hosts.remote_dir,
+            readonly=readonly,
+            report=print_message,
+        )
+    except ValueError as fault:
+        raise CommandError(str(fault), 2) from fault
+    pool.connect(interactive=sys.stdin.isatty())
+    if not any(host.state is ConnectionState.UP for host in pool.hosts):
+        pool.close()
+        count = len(hosts.targets)
+        raise CommandError(
+            "the host cannot be reached" if count == 1 else f"none of {count} hosts can be reached"
+        )
+    for host in pool.hosts:
+        host.limit_bytes_per_s = hosts.bytes_per_s or DEFAULT_BYTES_PER_S
+    return HostsSession(pool, selector, readonly=readonly, tap=tap)
 
 
 def join(

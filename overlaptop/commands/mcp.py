@@ -14,11 +14,10 @@ from overlaptop.commands.arguments import add_hosts, hosts_of
 from overlaptop.commands.compare import compared
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
-from overlaptop.commands.hosts import Hosts
-from overlaptop.commands.jobs import join, list_records
+from overlaptop.commands.jobs import Hosts, join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.commands.run_sources import report_of
+from overlaptop.commands.report import report_of
 from overlaptop.commands.slack import begin, rank_record
 from overlaptop.commands.trials import TrialRun, progress_words
 from overlaptop.commands.tune import await_knob, result_record, trials_of, value_record

@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from overlaptop import text
-from overlaptop.commands.findings import found_in, in_a_line
+from overlaptop.commands.findings import TroubleLog, found_in, in_a_line, warnings
 from overlaptop.commands.following import settle_waits
-from overlaptop.commands.hosts import Hosts
-from overlaptop.commands.jobs import join
-from overlaptop.commands.output import plain, print_data
-from overlaptop.commands.table import Table
-from overlaptop.commands.troubles import TroubleLog, warnings
+from overlaptop.commands.jobs import Hosts, join
+from overlaptop.commands.output import Table, plain, print_data
 from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.row_means import with_means

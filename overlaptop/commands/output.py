@@ -1,15 +1,16 @@
-"""stdout and stderr: data, messages and failures, in any encoding."""
+"""stdout and stderr: data, tables, messages and failures, in any encoding."""
 
 import codecs
 import io
 import os
 import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from overlaptop import text
 
 if TYPE_CHECKING:
-    from overlaptop.launch.supervised import SupervisedJob
+    from overlaptop.launch.launcher import Launcher
     from overlaptop.records import Record
 
 _ASCII = str.maketrans(
@@ -43,11 +44,34 @@ def print_message(message: str) -> None:
     print(f"overlaptop: {text.printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def job_failure(job: "SupervisedJob") -> CommandError:
+def job_failure(job: "Launcher") -> CommandError:
     """Return why a job that was started here failed; print its last lines on stderr."""
     for line in job.complaint():
         print(text.printable(line), file=sys.stderr)  # noqa: T201
     return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)
+
+
+class Table:
+    """Columns as wide as their widest cell, numbers to the right, two spaces between."""
+
+    def __init__(self, head: Sequence[str], *, left: Collection[str] = ()) -> None:
+        """``left``: names of the text columns."""
+        self._rows: list[list[str]] = [list(head)]
+        self._left = [name in left for name in head]
+
+    def add(self, *cells: str) -> None:
+        assert len(cells) == len(self._left)
+        self._rows.append([text.printable(cell) for cell in cells])
+
+    def render(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if left else cell.rjust(width)
+                for cell, width, left in zip(row, widths, self._left, strict=True)
+            ).rstrip()
+            for row in self._rows
+        )
 
 
 def plain(page: str) -> str:

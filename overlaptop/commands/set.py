@@ -7,11 +7,9 @@ import time
 from contextlib import closing
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
-from overlaptop.commands.following import TICK_S, follow, send, settle
-from overlaptop.commands.hosts import pause
+from overlaptop.commands.following import follow, pause, send, settle
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
@@ -129,7 +127,7 @@ def _await_knobs(session: Session) -> Snapshot:
         agreed = snapshot.knobs and not any(each.differs for each in snapshot.knobs)
         if agreed or time.monotonic() >= give_up_s:
             return snapshot
-        pause(session, TICK_S)
+        pause(session)
 
 
 def print_change(session: Session, command: Command) -> None:

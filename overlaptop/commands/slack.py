@@ -7,8 +7,7 @@ from contextlib import closing
 from overlaptop import text
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data, print_message
-from overlaptop.commands.table import Table
+from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
 from overlaptop.records import SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE

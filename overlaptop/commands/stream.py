@@ -9,12 +9,10 @@ from typing import NamedTuple, TextIO
 
 from msgspec.structs import replace
 
-from overlaptop.commands.findings import FindingsLog
-from overlaptop.commands.following import until_end
-from overlaptop.commands.hosts import Hosts, report_connections
-from overlaptop.commands.jobs import join
+from overlaptop.commands.findings import FindingsLog, TroubleLog
+from overlaptop.commands.following import report_connections, until_end
+from overlaptop.commands.jobs import Hosts, join
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.commands.troubles import TroubleLog
 from overlaptop.fleet.records import collective_record, cost_record, device_record, end_records, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-from overlaptop.commands.following import TICK_S
-from overlaptop.commands.hosts import pause
+from overlaptop.commands.following import TICK_S, pause
 from overlaptop.commands.output import CommandError, job_failure, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
@@ -48,7 +47,7 @@ class TrialRun:
             if waited_s > ANNOUNCE_S and not announced:
                 announced = True
                 print_message(f"waits for the first step of {who}")
-            pause(self.session, TICK_S)
+            pause(self.session)
 
     def look(self) -> Snapshot:
         """Return the newest snapshot. CommandError: the job ended."""
@@ -73,7 +72,7 @@ class TrialRun:
                     if len(tried.pairs) > self._told.get(tried.candidate.key, 0):
                         self._told[tried.candidate.key] = len(tried.pairs)
                         report(tried, state)
-                pause(self.session, TICK_S)
+                pause(self.session)
         except KeyboardInterrupt:
             trials.stop()
             return True

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.following import TICK_S, send
-from overlaptop.commands.hosts import pause
+from overlaptop.commands.following import pause, send
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.commands.set import knob_of, print_change
-from overlaptop.commands.table import Table
 from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.knobs import JobKnob
@@ -183,7 +181,7 @@ def await_knob(run: TrialRun, name: str) -> JobKnob:
             return found
         if time.monotonic() - since_s > KNOBS_S:
             return knob_of(snapshot, name)
-        pause(run.session, TICK_S)
+        pause(run.session)
 
 
 def trials_of(

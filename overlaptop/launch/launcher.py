@@ -1,8 +1,9 @@
-"""Starts a workload under torchrun with an agent in each rank.
+"""Starts a script under torchrun with an agent in each rank, watches the job and ends it.
 
 Nothing here imports torch: the dashboard can start workloads, and must open fast.
 """
 
+import fcntl
 import functools
 import importlib.util
 import itertools
@@ -10,15 +11,34 @@ import os
 import re
 import secrets
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.record import JobRecord, list_jobs
+from overlaptop.launch import supervisor
 from overlaptop.launch.request import LaunchError
-from overlaptop.launch.supervised import SupervisedJob
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults
+
+GRACE_S = 4.0
+"""Time for torchrun to end its ranks, and for the hub to send its last status."""
+STOP_LIMIT_S = 3 * GRACE_S + 2.0
+TAIL_BYTES = 64 << 10
+
+_TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
+_RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+_RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+_TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,6 @@ def _installed_gpus() -> int:
 
 
 def _torch_folder() -> Path:
-    # Finding a top-level package does not import it.
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise LaunchError(
@@ -123,8 +142,12 @@ def _torch_has_cuda() -> bool:
     return re.search(r"^(?:cuda|hip)\b.*= *'", version, re.MULTILINE) is not None
 
 
-class Launcher(SupervisedJob):
-    """One job: a script with its options, and an agent in each of its ranks. Call ``start`` once."""
+class Launcher:
+    """One job: a script with its options, and an agent in each of its ranks. Call ``start`` once.
+
+    ``stop`` ends all its remaining processes. It may be called at any time and repeatedly. The job is also
+    a context manager that stops it at the end of the block. Any thread may call any method.
+    """
 
     def __init__(
         self,
@@ -134,17 +157,18 @@ class Launcher(SupervisedJob):
         *,
         agent_options: Sequence[str] = (),
     ) -> None:
-        super().__init__()
         self.placement = placement
-        self._rendezvous = f"demo-{secrets.token_hex(4)}"
         # --: otherwise torchrun takes the script's options for abbreviations of its own: --n, --numa.
         self._of_agent = ("-m", "--", "overlaptop.agent", *agent_options, str(script), *options)
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._log = -1
 
     @property
     def command(self) -> list[str]:
         nproc = f"--nproc-per-node={self.placement.nproc}"
         # Its own rendezvous on a free port, so that any number of jobs can run side by side.
-        rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self._rendezvous}")
+        name = f"--rdzv-id=demo-{secrets.token_hex(4)}"
+        rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", name)
         torchrun = ("-m", "torch.distributed.run", *rendezvous, "--local-addr=localhost", nproc)
         # -P: import nothing from the current folder.
         return [sys.executable, "-P", *torchrun, *self._of_agent]
@@ -157,8 +181,110 @@ class Launcher(SupervisedJob):
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
     def start(self) -> None:
+        """Run the command in its own session. Raises LaunchError if that fails."""
         _torch_folder()
-        self.supervise(self.command, self._environment())
+        with tempfile.TemporaryFile(prefix="overlaptop-") as log:
+            self._log = os.dup(log.fileno())
+        fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
+        try:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *self.command],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                env=self._environment(),
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
+
+    def poll(self) -> int | None:
+        """Return the job's exit status, as a shell would. None while any of its processes is left."""
+        status = None if self._supervisor is None else self._supervisor.poll()
+        # Negative: the supervisor was killed itself.
+        return 128 - status if status is not None and status < 0 else status
+
+    def stop(self) -> None:
+        """End the job and wait until all its processes have ended (usually well under a second)."""
+        if self._supervisor is None:
+            return
+        key, stopped_ns = self.key if self.poll() is None else "", time.time_ns()
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()
+        deadline_s = time.monotonic() + STOP_LIMIT_S
+        while self.poll() is None:
+            if time.monotonic() > deadline_s:
+                for pid in (*supervisor.descendants(self._supervisor.pid), self._supervisor.pid):
+                    supervisor.send(pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(1.0)
+        if key:
+            with suppress(OSError, JobFolderError):
+                last_end.note_stop(key, stopped_ns)
+
+    @property
+    def key(self) -> str:
+        """The running job's key. Empty without a hub."""
+        with suppress(JobFolderError):
+            return next((record.job for record in list_jobs() if self.owns(record)), "")
+        return ""
+
+    def output(self) -> list[str]:
+        """Return the last lines that the job wrote to stdout and stderr."""
+        if self._log < 0:
+            return []
+        size_bytes = os.fstat(self._log).st_size
+        tail = os.pread(self._log, TAIL_BYTES, max(0, size_bytes - TAIL_BYTES))
+        return tail.decode(errors="replace").splitlines()
+
+    def owns(self, record: JobRecord) -> bool:
+        """Whether `record` describes this job: its hub or its ranks run below our supervisor."""
+        if self._supervisor is None:
+            return False
+        own = self._supervisor.pid
+        return any(own in supervisor.ancestors(pid) for pid in (record.hub_pid, record.starter_pid) if pid)
+
+    @property
+    def how_it_ended(self) -> str:
+        """How the first failed rank, else torchrun, ended: ``exit status 1``. Empty while the job runs."""
+        status = self.poll()
+        if status is None:
+            return ""
+        failed = next((match for line in self.output() if (match := _RANK_FAILED.search(line))), None)
+        if failed is not None:
+            status = int(failed[1])
+            status = 128 - status if status < 0 else status
+        if status > 128:
+            with suppress(ValueError):
+                return f"killed by {signal.Signals(status - 128).name}"
+        return f"exit status {status}"
+
+    @property
+    def usage_error(self) -> bool:
+        """Whether the job failed because its script refused its options (exit status 2)."""
+        return any("(exitcode: 2)" in line for line in self.output())
+
+    def complaint(self, max_lines: int = 12) -> list[str]:
+        """Return the last lines of a failed job's output that name the reason.
+
+        Each failed rank writes the same lines, and torchrun adds a page about itself. Only one rank's lines
+        are kept, each once.
+        """
+        lines: list[str] = []
+        rank: str | None = None
+        for line in self.output():
+            if _TORCHRUN_REPORT.match(line) and lines:
+                break
+            if _TORCHRUN_ADVICE.match(line):
+                continue
+            prefix = _RANK_PREFIX.match(line)
+            if prefix:
+                rank = rank or prefix[1]
+                if prefix[1] == rank:
+                    lines.append(line[prefix.end() :])
+            elif line not in lines:
+                lines.append(line)
+        return lines[-max_lines:]
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
@@ -172,6 +298,16 @@ class Launcher(SupervisedJob):
             # The default except under MPS, where 2 makes streams share a queue.
             environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8")
         return environment
+
+    def __del__(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def of_workload(workload: Workload, options: Sequence[str], placement: JobPlacement) -> Launcher:

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
-from overlaptop.launch.request import (
-    LaunchError,
-    LaunchPhase,
-    LaunchPlan,
-    LaunchRequest,
-    LaunchStatus,
-    checked,
-)
-from overlaptop.launch.supervised import SupervisedJob
+from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
 
@@ -38,7 +30,7 @@ class LocalLauncher:
         self._launch = launch
         self._lock = threading.Lock()
         self._status = LaunchStatus()
-        self._job: SupervisedJob | None = None
+        self._job: Launcher | None = None
         """The job that runs or ran last. Replaced only after it has ended."""
         self._label = ""
         self._next: Launcher | None = None
@@ -99,7 +91,7 @@ class LocalLauncher:
             return self._label if self._runs() else ""
 
     @property
-    def job(self) -> SupervisedJob | None:
+    def job(self) -> Launcher | None:
         with self._lock:
             return self._job
 
@@ -110,13 +102,17 @@ class LocalLauncher:
             worker = self._worker
         if worker is not None:
             worker.join()
-        if (job := self.job) is not None:
-            job.stop()
+        if self._job is not None:
+            self._job.stop()
 
     def _prepare(self, request: LaunchRequest) -> tuple[Launcher, Mapping[str, object]]:
-        workload, given = checked(request, self.workloads)
-        placement = place(request.nproc, str(given.get("device", "auto")))
+        workload = next((each for each in self.workloads if each.name == request.workload), None)
+        if workload is None:
+            names = ", ".join(each.name for each in self.workloads)
+            raise LaunchError(f"no workload is called {request.workload!r}; there are: {names}")
         try:
+            given = workload.check(request.options)
+            placement = place(request.nproc, str(given.get("device", "auto")))
             return self._launch(workload, request.options, placement), given
         except OptionsError as fault:
             raise LaunchError(str(fault)) from fault

@@ -1,12 +1,11 @@
 """Requests for jobs, plans for them, and their progress."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from overlaptop.workloads.catalog import Workload
-from overlaptop.workloads.options import Defaults, OptionsError
+from overlaptop.workloads.options import Defaults
 
 MAX_NPROC = 256
 
@@ -44,20 +43,6 @@ class LaunchRequest:
         if self.nproc is not None:
             words += f" ({self.nproc} processes)"
         return words
-
-
-def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Workload, Mapping[str, object]]:
-    """Return the workload of a request and the values of the given options, by Option.name.
-    Raises LaunchError.
-    """
-    workload = next((each for each in workloads if each.name == request.workload), None)
-    if workload is None:
-        names = ", ".join(each.name for each in workloads)
-        raise LaunchError(f"no workload is called {request.workload!r}; there are: {names}")
-    try:
-        return workload, workload.check(request.options)
-    except OptionsError as fault:
-        raise LaunchError(str(fault)) from fault
 
 
 @dataclass(frozen=True, slots=True)

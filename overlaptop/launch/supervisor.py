@@ -1,6 +1,6 @@
 """Holds a job and all its descendants, so that none of them outlives its owner.
 
-``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by supervised.py. It needs only the standard
+``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by launcher.py. It needs only the standard
 library. Standard input is a pipe from the owner. When its other end closes for any reason (a normal end,
 a crash, SIGKILL), all processes are ended.
 
@@ -91,8 +91,9 @@ class Supervisor:
         # Reaped by _reap, like the orphans. Kept, because a dropped Popen reaps by itself.
         job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         self._pid = job.pid
-        while not self._asked_to_stop and not self._job_ended():
-            self._heed_owner()
+        owner = select.poll()
+        owner.register(_OWNER, select.POLLIN)
+        while not (self._asked_to_stop or self._job_ended() or owner.poll(TICK_S * 1000)):
             trim_log(1)
         self._end_job()
         assert self._status is not None
@@ -111,15 +112,6 @@ class Supervisor:
         while not self._none_left():
             _signal_all(signal.SIGKILL)
             time.sleep(TICK_S / 10)
-
-    def _heed_owner(self) -> None:
-        """Check briefly whether the owner has closed the pipe, and then stop."""
-        poller = select.poll()
-        poller.register(_OWNER, select.POLLIN)
-        if poller.poll(TICK_S * 1000):
-            self._asked_to_stop = True
-
-    # Processes
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         self._asked_to_stop = True

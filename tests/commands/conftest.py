@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from overlaptop.commands import following, trials, tune
-from overlaptop.commands import set as setting
+from overlaptop.commands import following
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
 from tests.warm import WarmRanks
@@ -18,8 +17,7 @@ StartRanks = Callable[..., WarmRanks]
 @pytest.fixture
 def quickly(monkeypatch):
     """A job without processes is looked at without a pause."""
-    for module in (following, setting, trials, tune):
-        monkeypatch.setattr(module, "TICK_S", 0.0)
+    monkeypatch.setattr(following, "TICK_S", 0.0)
 
 
 @pytest.fixture

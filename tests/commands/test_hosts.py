@@ -8,8 +8,8 @@ import pytest
 
 from overlaptop.commands import jobs
 from overlaptop.commands.arguments import add_hosts, hosts_of
-from overlaptop.commands.following import require_connection, settle
-from overlaptop.commands.hosts import Hosts, connect, report_connections
+from overlaptop.commands.following import report_connections, require_connection, settle
+from overlaptop.commands.jobs import Hosts, connect
 from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
 from overlaptop.remote.targets import Target

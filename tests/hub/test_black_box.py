@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.commands.run_sources import report_of
+from overlaptop.commands.report import report_of
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import Kind, trouble_of

@@ -2,11 +2,11 @@
 
 import pytest
 
-from overlaptop.launch import supervised
+from overlaptop.launch import launcher
 from tests.hubs import private_sockets as private_sockets
 
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that ignore SIGTERM are killed soon."""
-    monkeypatch.setattr(supervised, "GRACE_S", 0.5)
+    monkeypatch.setattr(launcher, "GRACE_S", 0.5)

@@ -7,11 +7,18 @@ from torch.distributed.run import get_args_parser
 
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
-from overlaptop.launch.supervised import complaint, how_it_ended
 from tests.launch.jobs import Alone
 from tests.processes import eventually
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
+
+
+class Ended(Launcher):
+    """A job with this exit status and output."""
+
+    def __init__(self, status, output):
+        super().__init__("train.py", (), TWO_ON_GLOO)
+        self.poll, self.output = lambda: status, lambda: output
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,7 @@ def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(monkeypatch, gpus, nproc, 
     ],
 )
 def test_how_a_job_ended_is_how_its_first_rank_did(status, output, words):
-    assert how_it_ended(status, output) == words
+    assert Ended(status, output).how_it_ended == words
 
 
 def test_the_command_line_is_what_one_would_type(monkeypatch):
@@ -99,13 +106,13 @@ def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept():
         "Traceback (most recent call last):",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     ]
-    assert complaint(output, max_lines=12) == [
+    assert Ended(1, output).complaint() == [
         "loading",
         "Traceback (most recent call last):",
         "ValueError: too large",
     ]
-    assert complaint(output, max_lines=1) == ["ValueError: too large"]
-    assert complaint(output[9:10], max_lines=12) == output[9:10], "where only torchrun speaks"
+    assert Ended(1, output).complaint(max_lines=1) == ["ValueError: too large"]
+    assert Ended(1, output[9:10]).complaint() == output[9:10], "where only torchrun speaks"
 
 
 def script(tmp_path, body):

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Self
 
-from overlaptop.commands.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.snapshot import NodeView, Snapshot
 from overlaptop.remote import targets
@@ -22,9 +21,8 @@ class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
     def __init__(self, *words: str, **options: Any) -> None:
-        hosts = Hosts(targets.named(words))
         self.reported: list[str] = []
-        self.pool = ConnectionPool(hosts.targets, self.reported.append, **options)
+        self.pool = ConnectionPool(targets.named(words), self.reported.append, **options)
         self.host = self.pool.hosts[0]
         self.session = HostsSession(self.pool)
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
