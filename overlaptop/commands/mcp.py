@@ -16,11 +16,12 @@ from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import Hosts, join, list_records
 from overlaptop.commands.once import records_of, title
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import CommandError
 from overlaptop.commands.report import report_of
+from overlaptop.commands.set import await_knobs, knob_of
 from overlaptop.commands.slack import begin, rank_record
-from overlaptop.commands.trials import TrialRun, progress_words
-from overlaptop.commands.tune import await_knob, result_record, trials_of, value_record
+from overlaptop.commands.trials import TrialRun
+from overlaptop.commands.tune import result_record, trials_of, value_record
 from overlaptop.findings.finding import Finding, why_late
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
@@ -128,7 +129,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         """
         with _trials(job, hosts) as run:
             run.await_steps()
-            held = await_knob(run, knob)
+            held = knob_of(await_knobs(run.session), knob)
             trials = trials_of(run.session, held, values or (), budget_steps=budget_steps)
             state = _finished(run, trials)
             key, best = run.session.job_key, best_of(held.knob, state)
@@ -170,7 +171,7 @@ def _trials(job: str | None, hosts: Hosts | None) -> Iterator[TrialRun]:
 
 def _finished(run: TrialRun, trials: Trials) -> TrialsState:
     """Run the trials to their end, each logged on stderr. CommandError if they ended before."""
-    run.run(trials, lambda tried, state: print_message(progress_words(tried, state)))
+    run.run(trials)
     if trials.state.failed:
         raise CommandError(trials.state.why)
     return trials.state

@@ -39,7 +39,7 @@ overlaptop tune --values measures a value's effect on the step by trials.
 exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
-KNOBS_S = 2.0
+KNOBS_S = 3.0
 """Time limit for knobs of a job that has just begun to list them, or is being changed."""
 LINE_CELLS = 79
 """Width of what a knob does: below the table, as it takes a line or two."""
@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json and options.change is not None:
         raise CommandError("--json goes without NAME=VALUE", 2)
     with closing(join(options.job, hosts_of(options))) as session:
-        snapshot = _await_knobs(session)
+        settle(session)
+        snapshot = await_knobs(session)
         if options.change is not None:
             _set(session, snapshot, *options.change)
         elif options.json:
@@ -118,9 +119,8 @@ def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
     return found
 
 
-def _await_knobs(session: Session) -> Snapshot:
+def await_knobs(session: Session) -> Snapshot:
     """Return the snapshot where all ranks have the same knobs, or the best one within KNOBS_S."""
-    settle(session)
     give_up_s = time.monotonic() + KNOBS_S
     while True:
         snapshot = session.tick()

@@ -2,14 +2,15 @@
 
 import argparse
 import re
+from collections.abc import Iterable
 from contextlib import closing
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
-from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
-from overlaptop.records import SlackRankRecord, SlackTrialRecord
+from overlaptop.commands.trials import TrialRun, interval
+from overlaptop.records import Record, SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 from overlaptop.trials.slack import (
@@ -77,22 +78,23 @@ def run(options: argparse.Namespace) -> int:
     with closing(join(options.job, hosts_of(options))) as session:
         runs = TrialRun(session)
         trials, delay_ns = begin(runs, options.ranks, options.delay, place, options.budget)
+        job, place_name = session.job_key, PLACES[place]
 
-        def report(tried: Tried, state: TrialsState) -> None:
+        def report(tried: Tried) -> str:
             if options.json:
-                print_data(_trial_record(session.job_key, tried, PLACES[place]))
-            print_message(f"{progress_words(tried, state)}: {slope_words(tried.effect)}")
+                print_data(_trial_record(job, tried, place_name))
+            return slope_words(tried.effect)
 
-        interrupted = runs.run(trials, report)
-        state = trials.state
-        _print(session.job_key, state, delay_ns, PLACES[place], as_json=options.json)
-        if interrupted:
-            return 130
-        if state.failed:
-            raise CommandError(state.why)
-        if state.why:
-            print_message(f"{state.why}: try a larger --budget or --delay")
-        return 0
+        def results(state: TrialsState) -> Iterable[str | Record]:
+            if options.json:
+                return [rank_record(job, tried, delay_ns, place_name) for tried in state.tried]
+            table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
+            for tried in state.tried:
+                rank, count = str(tried.candidate.key), str(len(tried.pairs))
+                table.add(rank, place_name, slope_words(tried.effect), count, verdict(tried))
+            return [table.render()]
+
+        return runs.complete(trials, report, results, "try a larger --budget or --delay")
 
 
 def begin(
@@ -142,21 +144,6 @@ def _ranks(words: str) -> tuple[int, ...]:
     if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", words) is None:
         raise argparse.ArgumentTypeError(f"must be ranks with commas between them, not {words!r}")
     return tuple(dict.fromkeys(map(int, words.split(","))))
-
-
-def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as_json: bool) -> None:
-    print_refusals(state)
-    if state.present_ns is None:
-        print_message("nothing was measured yet")
-    elif as_json:
-        for tried in state.tried:
-            print_data(rank_record(job, tried, delay_ns, place))
-    else:
-        table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
-        for tried in state.tried:
-            rank, trials = str(tried.candidate.key), str(len(tried.pairs))
-            table.add(rank, place, slope_words(tried.effect), trials, verdict(tried))
-        print_data(table.render())
 
 
 def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord:

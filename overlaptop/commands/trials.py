@@ -1,13 +1,14 @@
 """Shared by ``overlaptop tune`` and ``slack``: wait for steps, and run trials to their end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from overlaptop.commands.following import TICK_S, pause
-from overlaptop.commands.output import CommandError, job_failure, print_message
+from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher
+from overlaptop.records import Record
 from overlaptop.text import duration, named_ranks, plural
 from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
@@ -27,14 +28,15 @@ class TrialRun:
         """``launcher``: of a job started here."""
         self.session = session
         self._launcher = launcher
-        self._told: dict[int, int] = {}
-        """Reported trials by candidate."""
 
     def await_steps(self) -> Snapshot:
         """Return the first snapshot where every rank has finished a step. CommandError: none comes."""
         began_s, announced = time.monotonic(), False
         while True:
-            snapshot = self.look()
+            snapshot = self.session.tick()
+            gone = self._launcher is not None and self._launcher.poll() is not None
+            if gone or snapshot.hub_state is HubState.ENDED:
+                raise self._job_ended() or CommandError("the job ended")
             late = [view.rank for view in snapshot.ranks if view.last is None]
             # Replayed steps may have had another value.
             if snapshot.ranks and not late and not snapshot.replaying:
@@ -49,17 +51,11 @@ class TrialRun:
                 print_message(f"waits for the first step of {who}")
             pause(self.session)
 
-    def look(self) -> Snapshot:
-        """Return the newest snapshot. CommandError: the job ended."""
-        snapshot = self.session.tick()
-        gone = self._launcher is not None and self._launcher.poll() is not None
-        if gone or snapshot.hub_state is HubState.ENDED:
-            raise self.job_ended() or CommandError("the job ended")
-        return snapshot
-
-    def run(self, trials: Trials, report: Callable[[Tried, TrialsState], None]) -> bool:
-        """Run the trials; return whether Ctrl-C ended them. ``report`` is called after each trial."""
-        announced = False
+    def run(self, trials: Trials, report: Callable[[Tried], str | None] = lambda _: None) -> bool:
+        """Run the trials and print the progress; return whether Ctrl-C ended them. ``report``: returns what
+        is known after each trial.
+        """
+        announced, told = False, dict[int, int]()
         try:
             while not trials.over:
                 trials.tick(self.session.tick())
@@ -69,9 +65,10 @@ class TrialRun:
                     steps, left = plural(state.budget_steps or 0, "step"), duration(state.left_ns)
                     print_message(f"takes {steps} at most: {left} if steps stay as long as now")
                 for tried in state.tried:
-                    if len(tried.pairs) > self._told.get(tried.candidate.key, 0):
-                        self._told[tried.candidate.key] = len(tried.pairs)
-                        report(tried, state)
+                    if len(tried.pairs) > told.get(tried.candidate.key, 0):
+                        told[tried.candidate.key] = len(tried.pairs)
+                        known = report(tried)
+                        print_message(_progress(tried, state) + ("" if known is None else f": {known}"))
                 pause(self.session)
         except KeyboardInterrupt:
             trials.stop()
@@ -80,14 +77,40 @@ class TrialRun:
             raise CommandError(trials.state.tried[0].refused)
         return False
 
-    def job_ended(self) -> CommandError | None:
+    def complete(
+        self,
+        trials: Trials,
+        report: Callable[[Tried], str],
+        results: Callable[[TrialsState], Iterable[str | Record]],
+        hint: str,
+    ) -> int:
+        """Run the trials as `run` does, and print the results, also of trials that end early. Returns the
+        exit status. ``hint``: what to try when the budget was too small. CommandError if the job ended.
+        """
+        interrupted = self.run(trials, report)
+        state = trials.state
+        for tried in state.tried:
+            if tried.refused:
+                print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
+        if state.present_ns is None:
+            print_message("nothing was measured yet")
+        else:
+            for data in results(state):
+                print_data(data)
+        if interrupted:
+            return 130
+        if state.failed:
+            raise self._job_ended() or CommandError(state.why)
+        if state.why:
+            print_message(f"{state.why}: {hint}")
+        return 0
+
+    def _job_ended(self) -> CommandError | None:
         """Return the error if the job that was started here has ended by itself."""
         launcher = self._launcher
         if launcher is None:
             return None
-        snapshot = self.session.tick()
-        ending = snapshot.hub_state is HubState.ENDED or any(view.ended for view in snapshot.ranks)
-        deadline_s = time.monotonic() + END_LIMIT_S * ending
+        deadline_s = time.monotonic() + END_LIMIT_S
         while launcher.poll() is None:
             if time.monotonic() > deadline_s:
                 return None
@@ -97,19 +120,12 @@ class TrialRun:
         return job_failure(launcher)
 
 
-def progress_words(tried: Tried, state: TrialsState) -> str:
+def _progress(tried: Tried, state: TrialsState) -> str:
     """Return such as ``trial 3 of 50 MiB, 340 of 3,000 steps spent``."""
     of_budget = f" of {state.budget_steps:,}" if state.budget_steps is not None else ""
     return (
         f"trial {len(tried.pairs)} of {tried.candidate.name}, {state.spent_steps:,}{of_budget} steps spent"
     )
-
-
-def print_refusals(state: TrialsState) -> None:
-    """Print on stderr which values were not tried, and why."""
-    for tried in state.tried:
-        if tried.refused:
-            print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
 
 
 def interval(effect: Effect | None) -> tuple[float | None, float | None, float | None]:

@@ -2,24 +2,23 @@
 
 import argparse
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.following import pause, send
+from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
-from overlaptop.commands.set import knob_of, print_change
-from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
+from overlaptop.commands.set import await_knobs, knob_of, print_change
+from overlaptop.commands.trials import TrialRun, interval
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
-from overlaptop.records import TuneResultRecord, TuneTrialRecord, TuneValueRecord
+from overlaptop.records import Record, TuneResultRecord, TuneTrialRecord, TuneValueRecord
 from overlaptop.report.knobs import present_words
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import Trials, TrialsState, Tried
@@ -53,8 +52,6 @@ fractions of the present step, null is unknown.
 exit status: 0 when all is known or the budget is used up, 1 when the trials ended early (the job ended or
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
-KNOBS_S = 5.0
-"""Time limit for a job to list its knobs, which needs some steps."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,43 +142,36 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
 def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | None = None) -> int:
     run = TrialRun(session, launcher)
     run.await_steps()
-    held = await_knob(run, options.knob)
-    knob = held.knob
+    held = knob_of(await_knobs(session), options.knob)
+    knob, job = held.knob, session.job_key
     trials = trials_of(session, held, options.values, options.range, options.budget)
 
-    def report(tried: Tried, state: TrialsState) -> None:
+    def report(tried: Tried) -> str:
         if options.json:
-            print_data(_trial_record(session.job_key, knob, tried))
-        print_message(f"{progress_words(tried, state)}: {difference_words(tried.effect)}")
+            print_data(_trial_record(job, knob, tried))
+        return difference_words(tried.effect)
 
-    interrupted = run.run(trials, report)
-    state = trials.state
-    best = best_of(knob, state)
-    _print(session.job_key, knob, state, best, as_json=options.json)
-    if interrupted:
-        return 130
-    if state.failed:
-        raise run.job_ended() or CommandError(state.why)
-    if state.why:
-        print_message(f"{state.why}: a larger --budget tries for longer")
-    if options.keep and best is not None and best.value is not None:
+    def results(state: TrialsState) -> Iterable[str | Record]:
+        best = best_of(knob, state)
+        if options.json:
+            return [
+                *(value_record(job, knob, tried) for tried in state.tried),
+                result_record(job, knob, state, best),
+            ]
+        lines = [_table(knob, state, best)]
+        if best is not None:
+            lines.append(text.printable(best.line))
+            if best.code:
+                lines.append(f"to keep it: {text.printable(best.code)}")
+        return lines
+
+    status = run.complete(trials, report, results, "a larger --budget tries for longer")
+    best = best_of(knob, trials.state)
+    if status == 0 and options.keep and best is not None and best.value is not None:
         command = make_setting(knob, best.value)
         send(session, command)
         print_change(session, command)
-    return 0
-
-
-def await_knob(run: TrialRun, name: str) -> JobKnob:
-    """Return the knob, once all ranks report it."""
-    since_s = time.monotonic()
-    while True:
-        snapshot = run.look()
-        found = snapshot.knob(name)
-        if found is not None and not found.differs:
-            return found
-        if time.monotonic() - since_s > KNOBS_S:
-            return knob_of(snapshot, name)
-        pause(run.session)
+    return status
 
 
 def trials_of(
@@ -197,22 +187,6 @@ def trials_of(
         return try_values(session, held, values, budget_steps=budget_steps)
     except ValueError as error:
         raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
-
-
-def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
-    print_refusals(state)
-    if state.present_ns is None:
-        print_message("nothing was measured yet")
-    elif as_json:
-        for tried in state.tried:
-            print_data(value_record(job, knob, tried))
-        print_data(result_record(job, knob, state, best))
-    else:
-        print_data(_table(knob, state, best))
-        if best is not None:
-            print_data(text.printable(best.line))
-            if best.code:
-                print_data(f"to keep it: {text.printable(best.code)}")
 
 
 def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:

@@ -5,6 +5,7 @@ import re
 import pytest
 from msgspec import structs
 
+from overlaptop.commands import set as setting
 from overlaptop.commands import trials, tune
 from overlaptop.wire.commands import argument
 from overlaptop.wire.knobs import Knob
@@ -146,7 +147,7 @@ def narrow(job):
     ],
 )
 def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, status, complaint):
-    monkeypatch.setattr(tune, "KNOBS_S", 0.0)
+    monkeypatch.setattr(setting, "KNOBS_S", 0.0)
     narrow(job)
     done = run_here("tune", *words)
     assert (done.returncode, complaint in done.stderr, job.value) == (status, True, 25)
