@@ -59,8 +59,8 @@ class RecordWriter:
         self._own_costs: dict[int, OwnCost] = {}
         """The last cost of each rank."""
         self._done_since_s: float | None = None
-        self._newest: dict[int, StepTotals] = {}
-        self._lost: Counter[int] = Counter()
+        self._newest: dict[int, tuple[StepTotals, int]] = {}
+        """The newest step of each rank, and the steps lost before it."""
         self._findings = FindingsLog()
         self._troubles = TroubleLog()
 
@@ -116,47 +116,37 @@ class RecordWriter:
             self._put(step_record(job, info, totals, waits))
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Return whether each rank has written its `steps` lines, or has ended. CommandError if no rank
-        will write them, since their agents have disabled themselves.
+        """Return whether each rank has written its `steps` lines, or has ended. Unseen ranks get
+        UNSEEN_LIMIT_S to arrive. CommandError if the agents of all ranks have disabled themselves.
         """
-        if self._held or not self._all_are_done(snapshot, now_s):
-            return False
-        if self._steps in self._written.values():
-            return True
-        if any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks):
-            errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
-            why = printable(errors[-1]) if errors else AGENT_DISABLED
-            raise CommandError(f"no rank measures its steps any more: {why}")
-        return False
-
-    def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Return whether no rank will write any more; unseen ranks get UNSEEN_LIMIT_S to arrive."""
         seen = [(view, view.info) for view in snapshot.ranks if view.info is not None]
-        if self._steps is None or not seen:
+        if self._steps is None or self._held or not seen:
             return False
+        disabled = any(info.agent_disabled for _, info in seen)
         if not all(
             view.ended or info.agent_disabled or self._written[view.rank] >= self._steps
             for view, info in seen
         ):
             self._done_since_s = None
             return False
-        if len(seen) == len(snapshot.ranks):
-            return True
         if self._done_since_s is None:
             self._done_since_s = now_s
-        return now_s - self._done_since_s >= UNSEEN_LIMIT_S
+        if len(seen) < len(snapshot.ranks) and now_s - self._done_since_s < UNSEEN_LIMIT_S:
+            return False
+        if disabled and self._steps not in self._written.values():
+            errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
+            why = printable(errors[-1]) if errors else AGENT_DISABLED
+            raise CommandError(f"no rank measures its steps any more: {why}")
+        return self._steps in self._written.values()
 
     def _lost_before(self, totals: StepTotals) -> int:
         """Return the rank's steps lost on the way so far. Step numbers have no gaps."""
-        rank, before = totals.rank, self._newest.get(totals.rank)
-        self._newest[rank] = totals
-        if before is None or totals.step <= before.step:  # the first, or counted from 0 again
-            self._lost[rank] = 0
-            return 0
+        before, lost = self._newest.get(totals.rank, (totals, 0))
         # The agent may have counted some of the missing ones itself.
         missing = totals.step - before.step - 1 - max(0, totals.dropped - before.dropped)
-        self._lost[rank] += max(0, missing)
-        return self._lost[rank]
+        lost = lost + max(0, missing) if totals.step > before.step else 0  # counted from 0 again
+        self._newest[totals.rank] = totals, lost
+        return lost
 
     def _put(self, record: Record) -> None:
         self._out.write(as_json(record) + "\n")
@@ -175,14 +165,16 @@ def stream(
     """
     lost_hosts: set[str] = set()
     watched: set[int] = set()
-    latest: Snapshot | None = None
+    before: Snapshot | None = None
     hint_due_s: float | None = time.monotonic() + HINT_AFTER_S
     try:
         for snapshot in until_end(session, job_gone):
-            if latest is not None and _is_started_again(latest, snapshot):
-                writer.end(latest)
-                print_message("the job was started again: steps count from 0")
-            latest = snapshot
+            if before and before.job and snapshot.job:
+                known, now = before.job, snapshot.job
+                if (known.job, known.started_ns) != (now.job, now.started_ns):
+                    writer.end(before)
+                    print_message("the job was started again: steps count from 0")
+            before = snapshot
             if detail and (ranks := {view.rank for view in snapshot.ranks}) != watched:
                 watched = ranks
                 session.watch(ranks)
@@ -199,12 +191,6 @@ def stream(
         return False
     finally:
         writer.release()
-
-
-def _is_started_again(before: Snapshot, now: Snapshot) -> bool:
-    if before.job is None or now.job is None:
-        return False
-    return (before.job.job, before.job.started_ns) != (now.job.job, now.job.started_ns)
 
 
 def run(
