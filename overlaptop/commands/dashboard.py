@@ -1,12 +1,14 @@
 """The dashboard: ``overlaptop`` without options, and what ``demo`` opens on its job."""
 
+import argparse
 import signal
 import sys
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from overlaptop import tui
+from overlaptop.commands.arguments import hosts_of, screen_of
+from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.local_session import LocalSession
@@ -16,23 +18,17 @@ from overlaptop.launch.local import LocalLauncher
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.words import describe
 
-if TYPE_CHECKING:
-    from overlaptop.commands.jobs import Hosts
-
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(key: str | None, screen: tui.TuiOptions, hosts: "Hosts | None" = None) -> int:
-    """Open the dashboard on the job called `key`, the only one, or a list of them, here or there."""
+def run(options: argparse.Namespace) -> int:
+    """Open the dashboard on the job that is named, the only one, or a list of them, here or there."""
+    screen = replace(screen_of(options), readonly=options.readonly)
+    hosts, selector = hosts_of(options), JobSelector(key=options.job)
     require_terminal(screen)
-    selector = JobSelector(key=key)
     if hosts is not None:
-        from overlaptop.commands.jobs import connect
-
-        with closing(
-            connect(hosts, selector, readonly=screen.readonly, tap=screen.recorder)
-        ) as connections:
-            return show(connections, replace(screen, connections=connections))
+        with closing(connect(hosts, selector, readonly=screen.readonly, tap=screen.recorder)) as there:
+            return show(there, replace(screen, connections=there))
     with (
         closing(LocalSession(selector, readonly=screen.readonly, tap=screen.recorder)) as session,
         closing(LocalLauncher()) as launcher,

@@ -1,5 +1,6 @@
 """The jobs here or on other hosts: ``--list``, and a session of the job of a command."""
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from overlaptop import records, text
+from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
@@ -43,9 +45,10 @@ class Hosts:
     """Limit of each connection's data rate; 0: no limit."""
 
 
-def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
+def run(options: argparse.Namespace) -> int:
+    hosts = hosts_of(options)
     jobs = _jobs_of(hosts)
-    if as_json:
+    if options.json:
         for job in jobs:
             print_data(_record(job))
     elif jobs:

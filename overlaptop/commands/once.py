@@ -1,12 +1,14 @@
 """``--once``: the present state as a text table, or as one record per rank."""
 
+import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
 from overlaptop import text
+from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.findings import TroubleLog, found_in, in_a_line, warnings
 from overlaptop.commands.following import settle_waits
-from overlaptop.commands.jobs import Hosts, join
+from overlaptop.commands.jobs import join
 from overlaptop.commands.output import Table, plain, print_data
 from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.fleet.records import device_record, end_records, step_record
@@ -22,10 +24,10 @@ from overlaptop.report.order import all_see_gaps, idle_ns, waiting_at_least, wai
 from overlaptop.report.who_is_late import UNTIL_THEN
 
 
-def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
-    with closing(join(key, hosts, wait=wait)) as session:
+def run(options: argparse.Namespace) -> int:
+    with closing(join(options.job, hosts_of(options), wait=options.wait)) as session:
         snapshot = settle_waits(session)
-    show(snapshot, as_json=as_json, ascii_only=ascii_only)
+    show(snapshot, as_json=options.json, ascii_only=options.ascii)
     return 0
 
 

@@ -1,5 +1,6 @@
 """``--json``: a line for each rank and step, and for each sample of a rank's GPU, as they arrive."""
 
+import argparse
 import sys
 import time
 from collections import Counter, deque
@@ -9,9 +10,10 @@ from typing import NamedTuple, TextIO
 
 from msgspec.structs import replace
 
+from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.findings import FindingsLog, TroubleLog
 from overlaptop.commands.following import report_connections, until_end
-from overlaptop.commands.jobs import Hosts, join
+from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.records import collective_record, cost_record, device_record, end_records, step_record
 from overlaptop.fleet.session import Session
@@ -193,12 +195,10 @@ def stream(
         writer.release()
 
 
-def run(
-    key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool, detail: bool = False
-) -> int:
-    writer = RecordWriter(sys.stdout, steps, detail=detail)
-    with closing(join(key, hosts, wait=wait)) as session:
-        stream(session, writer, detail=detail)
+def run(options: argparse.Namespace) -> int:
+    writer = RecordWriter(sys.stdout, options.steps, detail=options.detail)
+    with closing(join(options.job, hosts_of(options), wait=options.wait)) as session:
+        stream(session, writer, detail=options.detail)
     if writer.written == 0:
         print_message("the job ended before its first step")
     return 0

@@ -1,12 +1,15 @@
 """``overlaptop [HOST ...]``: the dashboard, ``--once``, ``--json`` and ``--list``."""
 
 import argparse
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from difflib import get_close_matches
 
 from overlaptop.commands import COMMANDS
-from overlaptop.commands.arguments import add_hosts, add_screen, hosts_of, job_key, positive, screen_of
-from overlaptop.commands.output import CommandError
+from overlaptop.commands.arguments import add_hosts, add_screen, job_key, positive
+from overlaptop.commands.output import CommandError, print_data
+from overlaptop.records import schema
+from overlaptop.workloads.catalog import WORKLOADS
 
 DESCRIPTION = """\
 Show a running job in the dashboard, or with --once and --json the same as text or records. If several jobs
@@ -82,43 +85,26 @@ def run(options: argparse.Namespace) -> int:
 
 def _watch(options: argparse.Namespace) -> int:
     if options.json_schema:
-        import json
-
-        from overlaptop.commands.output import print_data
-        from overlaptop.records import schema
-
         print_data(json.dumps(schema(), indent=2))
         return 0
-    hosts = hosts_of(options)
+    # Each imports much that the others do not need.
     if options.list:
-        from overlaptop.commands import jobs
-
-        return jobs.run(hosts, as_json=options.json)
-    if options.once:
-        from overlaptop.commands import once
-
-        return once.run(
-            options.job, hosts, as_json=options.json, ascii_only=options.ascii, wait=options.wait
-        )
-    if options.json:
-        from overlaptop.commands import stream
-
-        return stream.run(options.job, options.steps, hosts, wait=options.wait, detail=options.detail)
-    from overlaptop.commands import dashboard
-
-    return dashboard.run(options.job, replace(screen_of(options), readonly=options.readonly), hosts)
+        from overlaptop.commands.jobs import run
+    elif options.once:
+        from overlaptop.commands.once import run
+    elif options.json:
+        from overlaptop.commands.stream import run
+    else:
+        from overlaptop.commands.dashboard import run
+    return run(options)
 
 
 def _meant(words: Sequence[str]) -> str:
     """Return the command line that a word, parsed as a host, may have meant; else empty."""
-    from difflib import get_close_matches
-
-    from overlaptop.workloads.catalog import WORKLOADS
-
     if script := next((word for word in words if word.endswith(".py")), None):
         return f"torchrun --nproc-per-node=N -m overlaptop.agent {script}"
     if workload := next((each.name for each in WORKLOADS if each.name in words), None):
         return f"overlaptop demo {workload}"
-    meant = {**{name: name for name in COMMANDS}, **_ALSO_MEANT}
+    meant = {name: name for name in COMMANDS} | _ALSO_MEANT
     close = (get_close_matches(word, meant, 1, cutoff=0.75) for word in words)
     return next((f"overlaptop {meant[found[0]]}" for found in close if found), "")

@@ -137,10 +137,9 @@ def test_the_limit_of_the_rate_is_each_connections():
         assert [host.limit_bytes_per_s for host in session.hosts] == [20_000]
 
 
-def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys):
+def test_an_ended_job_is_listed_as_ended(monkeypatch):
     monkeypatch.setattr(jobs, "list_jobs", lambda: [record("job-1"), record("job-2", ended=True)])
-    assert jobs.run(as_json=False) == 0
-    _, running, ended = capsys.readouterr().out.splitlines()
+    _, running, ended = run_here("--list").stdout.splitlines()
     assert "ended" not in running
     assert ended.split()[3] == "ended"
 
