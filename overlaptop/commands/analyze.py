@@ -4,23 +4,22 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_screen, screen_of, step_number
+from overlaptop.commands.findings import found_in, render
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
+from overlaptop.findings.finding import Finding
+from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
+from overlaptop.formats.finished_session import FinishedSession
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.records import Record, as_json
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import lateness
 from overlaptop.timeline.lanes import LaneRules, parse_rule
-
-if TYPE_CHECKING:
-    from overlaptop.findings.finding import Finding
-    from overlaptop.formats.finished_session import FinishedSession
 
 DESCRIPTION = """\
 Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
@@ -46,10 +45,6 @@ Traces are refused as a whole when one of them is damaged, or when ranks have un
 Files without a rank and without GPU activity are left out, and named.
 exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
 """
-
-
-_STEPS_CHARS = 40
-_PARTS = ("waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,10 +124,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _steps(job: TracedJob) -> str:
     """Return such as ``2-4``, the numbers that ``--step`` takes; empty: none."""
-    known = job.step_numbers
-    if known == [0]:
+    if job.step_numbers == [0]:
         return "0, the whole trace if it has no ProfilerStep marks (prof.step())"
-    return text.shortened(text.runs_of(known), _STEPS_CHARS)
+    return text.shortened(text.runs_of(job.step_numbers), 40)
 
 
 def _print_records(job: TracedJob, number: int) -> None:
@@ -159,9 +153,7 @@ def _print_records(job: TracedJob, number: int) -> None:
     print_data("\n".join(map(as_json, records)))
 
 
-def _found(job: TracedJob) -> "tuple[Finding, ...]":
-    from overlaptop.commands.findings import found_in
-
+def _found(job: TracedJob) -> tuple[Finding, ...]:
     if not job.waits:
         return ()
     try:
@@ -170,10 +162,8 @@ def _found(job: TracedJob) -> "tuple[Finding, ...]":
         return ()
 
 
-def session_of(job: TracedJob) -> "FinishedSession":
+def session_of(job: TracedJob) -> FinishedSession:
     """Return the job as a session for a dashboard or a table."""
-    from overlaptop.formats.finished_session import FinishedSession
-
     try:
         return FinishedSession(job)
     except ValueError as fault:
@@ -182,8 +172,6 @@ def session_of(job: TracedJob) -> "FinishedSession":
 
 def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
     from overlaptop.commands import once
-    from overlaptop.commands.findings import render
-    from overlaptop.findings.first_line import first_line
 
     fuses = any(whole.fused_ns for whole in job.whole)
     parts = ["exposed", "hidden", "compute", "comm", *(["fused"] if fuses else []), "copy only", "idle"]
@@ -195,18 +183,11 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         if each.step == number
     ]
     for summary, whole in shown:
-        table.add(
-            str(summary.info.rank),
-            text.count(len(summary.steps) if number == WHOLE_TRACE else 1),
-            text.percent(whole.overlap),
-            text.duration(whole.exposed_ns),
-            text.duration(whole.hidden_ns),
-            text.duration(whole.compute_ns),
-            text.duration(whole.comm_ns),
-            *([text.duration(whole.fused_ns)] if fuses else []),
-            text.duration(whole.copy_only_ns),
-            text.duration(whole.idle_ns if summary.info.compute_exact else None),
-        )
+        steps = text.count(len(summary.steps) if number == WHOLE_TRACE else 1)
+        times = [whole.exposed_ns, whole.hidden_ns, whole.compute_ns, whole.comm_ns]
+        times += [whole.fused_ns] if fuses else []
+        times += [whole.copy_only_ns, whole.idle_ns if summary.info.compute_exact else None]
+        table.add(str(summary.info.rank), steps, text.percent(whole.overlap), *map(text.duration, times))
     exact = all(summary.info.compute_exact for summary in job.ranks)
     comm_ns = sum(each.comm_ns or 0 for _, each in shown)
     hidden_ns = sum(each.hidden_ns or 0 for _, each in shown)
@@ -249,16 +230,19 @@ def _remarks(job: TracedJob) -> list[str]:
 def _waits_table(job: TracedJob, number: int) -> str:
     if (waits := job.waits.get(number)) is None:
         return ""
-    table, late = Table(["rank", *_PARTS]), lateness(waits.collectives)
+    parts = ["waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in"]
+    table, late = Table(["rank", *parts]), lateness(waits.collectives)
     for summary in job.ranks:
         rank, exact = summary.info.rank, summary.info.compute_exact
         times = waits.times.get(rank)
         if times is None:
             continue
         own = late.of(rank) if late is not None else None
-        parts = ((times.wait_ns, times.exposed_wait_ns), (times.transfer_ns, times.exposed_transfer_ns))
         cells = [str(rank)]
-        for part_ns, exposed_ns in parts:
+        for part_ns, exposed_ns in (
+            (times.wait_ns, times.exposed_wait_ns),
+            (times.transfer_ns, times.exposed_transfer_ns),
+        ):
             cells.append(text.duration(part_ns if times.known else None))
             figure = text.duration(exposed_ns if times.known and times.exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))

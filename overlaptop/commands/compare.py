@@ -7,8 +7,10 @@ import re
 from overlaptop import text
 from overlaptop.commands.arguments import add_ascii
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
+from overlaptop.commands.report import report_of
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.records import DifferenceRecord
+from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 
 DESCRIPTION = """\
 Compare two runs: each figure with its spread, and by how much B differs from A if that is more than
@@ -75,9 +77,6 @@ def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
     """Return the figures of two sources of `report`, and a note if some are left out. Raises CommandError
     with status 2 for unlike runs.
     """
-    from overlaptop.commands.report import report_of
-    from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
-
     try:
         before, after = report_of(a), report_of(b)
     except (CommandError, JobFolderError) as fault:  # status 1 is for --fail-if alone

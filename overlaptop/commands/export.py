@@ -4,18 +4,23 @@ import argparse
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from overlaptop.commands import once
 from overlaptop.commands.analyze import add_traces, open_traces, session_of
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.findings import found_in
+from overlaptop.commands.following import settle_waits
+from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.commands.replay import is_recording
+from overlaptop.commands.replay import is_recording, opened
+from overlaptop.export import chrome, page, step_table
+from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
+from overlaptop.findings.first_line import first_line
+from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.report.figures import exposed_text, totals_text, window_text
+from overlaptop.report.order import all_see_gaps
 from overlaptop.text import reason
-
-if TYPE_CHECKING:
-    from overlaptop.export.page import Summary
-    from overlaptop.export.timeline import JobTimeline
-    from overlaptop.fleet.snapshot import Snapshot
 
 DESCRIPTION = """\
 Write the steps of torch.profiler traces, of a recording, or of a running job, into files for other tools.
@@ -72,18 +77,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _traced(options: argparse.Namespace) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
-    from overlaptop.export.timeline import from_traces
-
+def _traced(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     job = open_traces(options.paths, options.lane, options.cycle)
     return from_traces(job), lambda: session_of(job).tick()
 
 
-def _recorded(path: Path) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
-    from overlaptop.commands.replay import opened
-    from overlaptop.export.timeline import from_snapshot
-    from overlaptop.fleet.replay_session import ReplaySession
-
+def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     recording = opened(path)
     with closing(ReplaySession(recording)) as session:
         snapshot = session.seek(recording.last_ns)
@@ -92,51 +91,34 @@ def _recorded(path: Path) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
     return from_snapshot(snapshot), lambda: snapshot
 
 
-def _running(options: argparse.Namespace) -> "tuple[JobTimeline, Callable[[], Snapshot]]":
-    from overlaptop.commands.following import settle_waits
-    from overlaptop.commands.jobs import join
-    from overlaptop.export.timeline import from_snapshot
-
+def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     with closing(join(options.job, hosts_of(options))) as session:
         snapshot = settle_waits(session)
     return from_snapshot(snapshot), lambda: snapshot
 
 
-def _write(name: str, path: Path, job: "JobTimeline", snapshot: "Callable[[], Snapshot]") -> None:
+def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snapshot]) -> None:
     if name == "perfetto":
         from overlaptop.export import perfetto
 
         with path.open("wb") as packets:
             perfetto.write(job, packets)
     elif name == "chrome":
-        from overlaptop.export import chrome
-
         chrome.write(job, path)
     elif name == "csv":
-        from overlaptop.export import step_table
-
         with path.open("w", encoding="utf-8", newline="") as rows:
             step_table.write(job.step_records(), rows)
     else:
-        from overlaptop.export import page
-
         path.write_text(page.render(job, _summary(job, snapshot())), encoding="utf-8")
 
 
-def _summary(job: "JobTimeline", snapshot: "Snapshot") -> "Summary":
-    from overlaptop.commands import once
-    from overlaptop.commands.findings import found_in
-    from overlaptop.export.page import Summary
-    from overlaptop.findings.first_line import first_line
-    from overlaptop.report.figures import exposed_text, totals_text, window_text
-    from overlaptop.report.order import all_see_gaps
-
+def _summary(job: JobTimeline, snapshot: Snapshot) -> page.Summary:
     found, totals = found_in(snapshot), snapshot.totals
     said = first_line(snapshot, found)
     figures = totals_text(totals, exact=all_see_gaps(snapshot.ranks))
     if totals.waits is not None:
         figures["exposed"] += f" {exposed_text(totals.waits, totals.exposed_ns)}"
-    return Summary(
+    return page.Summary(
         once.title(snapshot),
         said.words if said is not None else "",
         window_text(totals),

@@ -20,7 +20,6 @@ _ASCII = str.maketrans(
         text.ABOUT: "~",
     }
 )  # fmt: skip
-_ERRORS = "overlaptop.ascii"
 
 
 class CommandError(Exception):
@@ -78,26 +77,11 @@ def plain(page: str) -> str:
     return page.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def wrapped(page: str) -> str:
-    """Wrap lines at words if stdout is a terminal; later lines are indented."""
-    if not sys.stdout.isatty():
-        return page
-    import shutil
-    import textwrap
-
-    columns = shutil.get_terminal_size().columns
-    wrapper = textwrap.TextWrapper(
-        columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(map(wrapper.fill, page.splitlines()))
-
-
 def replace_unencodable() -> None:
-    """Make stdout and stderr print in ASCII what their encoding lacks, instead of raising."""
-    codecs.register_error(_ERRORS, _replacement)
+    """Make stdout and stderr print ``?`` for what their encoding lacks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ERRORS)
+            stream.reconfigure(errors="replace")
 
 
 def drop_output() -> None:
@@ -109,9 +93,3 @@ def needs_ascii() -> bool:
     """Return whether stdout's encoding lacks our characters, or draws them two cells wide."""
     encoding = getattr(sys.stdout, "encoding", None)
     return encoding is not None and not codecs.lookup(encoding).name.startswith("utf")
-
-
-def _replacement(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return plain(error.object[error.start : error.end]), error.end

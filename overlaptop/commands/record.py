@@ -6,17 +6,16 @@ import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.following import require_job, until_end
+from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.recorder import Recorder, default_path
+from overlaptop.fleet.session import Session
 from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.text import reason
-
-if TYPE_CHECKING:
-    from overlaptop.fleet.session import Session
 
 DESCRIPTION = """\
 Record a running job until it ends or Ctrl-C: all that a dashboard would be sent, the timelines of its ranks
@@ -47,8 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from overlaptop.commands.jobs import join
-
     try:
         keep = Keep.parse(options.keep)
     except ValueError as fault:
@@ -60,14 +57,12 @@ def run(options: argparse.Namespace) -> int:
         return record(session, recorder, options.output or default_path(session.job_key), keep)
 
 
-def record(session: "Session", recorder: Recorder, path: Path, keep: Keep) -> int:
+def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
     """Record a session, whose tap is `recorder`, until its job ends, SIGINT or SIGTERM. Returns the exit
     status.
 
     Raises CommandError if the file cannot be written, or the connection is lost.
     """
-    from overlaptop.commands.following import require_job, until_end
-
     watch, told = FindingsWatch(), FindingsTold(session.send)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

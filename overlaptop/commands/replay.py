@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop import text
+from overlaptop.commands import dashboard, once
 from overlaptop.commands.arguments import add_screen, number_from, screen_of, step_number
 from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.stream import RecordWriter
+from overlaptop.fleet.replay_session import ReplaySession
 
 if TYPE_CHECKING:
-    from overlaptop.fleet.replay_session import ReplaySession
     from overlaptop.recording.reader import Recording
 
 DESCRIPTION = """\
@@ -56,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from overlaptop.fleet.replay_session import ReplaySession
-
     recording = opened(options.file)
     with closing(ReplaySession(recording, speed=options.speed)) as session:
         if options.at is not None:
@@ -67,8 +67,6 @@ def run(options: argparse.Namespace) -> int:
         elif options.step is None and options.once:
             session.seek(recording.last_ns)
         if options.once:
-            from overlaptop.commands import once
-
             snapshot = session.tick()
             if snapshot.job is None:
                 raise CommandError(f"{options.file}: nothing is known of the job at that moment", 2)
@@ -76,17 +74,13 @@ def run(options: argparse.Namespace) -> int:
             return 0
         if options.json:
             return print_records(session, detail=options.detail)
-        from overlaptop.commands import dashboard
-
         screen = replace(screen_of(options), readonly=True)
         dashboard.require_terminal(screen)
         return dashboard.show(session, screen)
 
 
-def print_records(session: "ReplaySession", *, detail: bool) -> int:
+def print_records(session: ReplaySession, *, detail: bool) -> int:
     """Print the rest of a recording as the records of a running job."""
-    from overlaptop.commands.stream import RecordWriter
-
     writer = RecordWriter(sys.stdout, detail=detail)
     for snapshot in session.play():
         writer.write(snapshot)

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from overlaptop.commands.analyze import open_traces, session_of
 from overlaptop.commands.arguments import add_ascii
-from overlaptop.commands.output import CommandError, plain, print_data, wrapped
+from overlaptop.commands.following import settle_waits
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, plain, print_data
 from overlaptop.commands.replay import is_recording, moment_ns, opened
+from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.jobs import last_end
 from overlaptop.jobs.record import list_jobs
 from overlaptop.recording import black_boxes
@@ -57,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_data(found)
         return 0
-    page = wrapped(describe(found))
+    page = describe(found)
     print_data(plain(page) if options.ascii else page)
     return 0
 
@@ -109,9 +113,6 @@ def _with_earlier(run: RunRecord, earlier: RunRecord) -> RunRecord:
 
 def _of_running(key: str) -> RunRecord:
     """Report the job so far: the minutes that its hub keeps."""
-    from overlaptop.commands.following import settle_waits
-    from overlaptop.commands.jobs import join
-
     log = RunLog()
     with closing(join(key)) as session:
         log.take(settle_waits(session))
@@ -137,8 +138,6 @@ def _of_log(log: RunLog, what: str) -> RunRecord:
 
 
 def _of_recording(path: Path, window: str = "") -> RunRecord:
-    from overlaptop.fleet.replay_session import ReplaySession
-
     recording = opened(path)
     from_words, dash, to_words = window.partition("-")
     if bool(window) != bool(dash and from_words and to_words):
@@ -178,8 +177,6 @@ def _of_report(path: Path) -> RunRecord | None:
 
 
 def _of_traces(path: Path) -> RunRecord:
-    from overlaptop.commands.analyze import open_traces, session_of
-
     job = open_traces([path])
     log = RunLog(Samples(first_step=0))
     for summary in job.ranks:

@@ -1,16 +1,13 @@
 """A run's report, from whatever it is read from."""
 
 import dataclasses
-import io
 import json
-from contextlib import redirect_stdout
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.cli import main
 from overlaptop.findings import find
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import HubState
@@ -94,20 +91,6 @@ def test_only_other_rank_is_named_as_the_one_that_waits():
     two = replace(run, work=replace(run.work, world_size=2), late_ranks=[replace(late, rank=1)])
     assert "collectives, the others wait " in describe(run)
     assert "collectives, rank 0 waits " in describe(two)
-
-
-def test_report_is_wrapped_at_words_only_for_a_terminal(recorded, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    piped = run_here("report", recorded).stdout
-    monkeypatch.setenv("COLUMNS", "60")
-    with redirect_stdout(Terminal()) as screen:
-        main(["report", str(recorded)])
-    on_screen = screen.getvalue()
-    assert max(map(len, piped.splitlines())) > 60 >= max(map(len, on_screen.splitlines()))
-    assert on_screen.split() == piped.split()
 
 
 def test_last_snapshot_alone_says_what_its_steps_do():
