@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.following import follow, host_of, send
+from overlaptop.commands.following import follow, send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
@@ -53,11 +53,11 @@ def run(options: argparse.Namespace) -> int:
 
 def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
     written: set[int] = set()
-    for capture in follow(session, command, final=(FAILED,)):
+    for capture, snapshot in follow(session, command, final=(FAILED,)):
         for rank in capture.ranks:
             if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
                 written.add(rank.rank)
-                host = host_of(session, rank.rank)
+                host = next((view.node for view in snapshot.ranks if view.rank == rank.rank), "")
                 record = _record(session.job_key, host, capture, rank)
                 print_data(record if as_json else printable(path_there(host, rank.text)))
     if capture.state == FAILED:

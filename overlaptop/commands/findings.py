@@ -57,15 +57,20 @@ class FindingsLog:
         return records
 
 
+def _warned(snapshot: Snapshot) -> list[Notice]:
+    """Return the last restart, and each process whose figures are missing."""
+    restart = last_restart(snapshot.notices)
+    not_shown = [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
+    return not_shown if restart is None else [restart, *not_shown]
+
+
 def warnings(snapshot: Snapshot) -> list[str]:
     """Return a line for the last restart, and one for each process whose figures are missing."""
-    restart = last_restart(snapshot.notices)
-    restarted = [] if restart is None else [f"at {text.clock(restart.at_ns)} {restart.text}"]
-    return [text.printable(each) for each in (*restarted, *(each.text for each in _not_shown(snapshot)))]
-
-
-def _not_shown(snapshot: Snapshot) -> list[Notice]:
-    return [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
+    lines = []
+    for notice in _warned(snapshot):
+        at = "" if NOT_SHOWN in notice.text else f"at {text.clock(notice.at_ns)} "
+        lines.append(text.printable(at + notice.text))
+    return lines
 
 
 class TroubleLog:
@@ -78,18 +83,15 @@ class TroubleLog:
     def due(self, snapshot: Snapshot) -> list[Record]:
         if snapshot.replaying or snapshot.job is None:
             return []
-        restart = last_restart(snapshot.notices)
-        noticed = (*([restart] if restart is not None else []), *_not_shown(snapshot))
-        warned = {notice.text: notice for notice in noticed}
+        job = snapshot.job.job
+        warned = {notice.text: notice for notice in _warned(snapshot)}
         records: list[Record] = [
-            notice_record(snapshot.job.job, notice)
-            for words, notice in warned.items()
-            if words not in self._told
+            notice_record(job, notice) for words, notice in warned.items() if words not in self._told
         ]
         self._told = set(warned)
         found = trouble_of(snapshot)
         key = (found.kind, found.ranks, found.hang) if found is not None else None
         if found is not None and key != self._last:
-            records.append(troubles.record(snapshot.job.job, found))
+            records.append(troubles.record(job, found))
         self._last = key
         return records

@@ -45,8 +45,10 @@ def send(session: Session, command: Command) -> None:
         raise CommandError(fault)
 
 
-def follow(session: Session, command: Command, final: Collection[str]) -> Iterator[CommandView]:
-    """Yield the state of a sent command, until every rank has reported its end.
+def follow(
+    session: Session, command: Command, final: Collection[str]
+) -> Iterator[tuple[CommandView, Snapshot]]:
+    """Yield the state of a sent command and of the job, until every rank has reported its end.
 
     A new state is printed on stderr, unless it is one of `final`. CommandError if the state cannot be
     known.
@@ -61,7 +63,7 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
             printed = view.state
             step = f" on step {view.step}" if view.state == "agreed" else ""
             print_message(f"{view.words}: {view.state}{step}")
-        yield view
+        yield view, snapshot
         if view.done:
             return
         require_connection(snapshot)
@@ -118,14 +120,9 @@ def settle_waits(session: Session) -> Snapshot:
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
     while len(snapshot.step_waits) < COMPARED_STEPS or needs_steps(snapshot):
-        if (
-            len(wanted) < 2
-            or snapshot.totals.measured_step is None
-            or snapshot.hub_state is not HubState.LIVE
-        ):
-            break
+        known = snapshot.totals.measured_step is not None and snapshot.hub_state is HubState.LIVE
         limit_s = _waits_limit_s(snapshot)
-        if time.monotonic() - began_s > limit_s:
+        if len(wanted) < 2 or not known or time.monotonic() - began_s > limit_s:
             break
         if limit_s > BURST_S and not announced:
             announced = True
@@ -175,10 +172,3 @@ def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
         elif not node.lost and node.name in lost:
             lost.discard(node.name)
             print_message(f"{node.name}: back")
-
-
-def host_of(session: Session, rank: int) -> str:
-    """Return the rank's host as the user named it; empty: this machine."""
-    if not isinstance(session, HostsSession):
-        return ""
-    return next((view.node for view in session.tick().ranks if view.rank == rank), "")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -28,7 +28,6 @@ _NO_JOB = (
     "no job with an agent runs {where}; start one: torchrun ... -m overlaptop.agent train.py, "
     "or: overlaptop demo"
 )
-_HERE, _THERE = "here", "there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     elif jobs:
         print_data(_table(jobs))
     else:
-        print_message(_no_job(_HERE if hosts is None else _THERE))
+        print_message(_no_job("here" if hosts is None else "there"))
     return 0
 
 
@@ -118,34 +117,26 @@ def join(
     there is no such job, or several, or no host can be reached.
     """
     if hosts is None:
-        chosen = _choose(key, wait=wait)
+        chosen = _choose(key, None, wait=wait)
         if not chosen.is_root:
             return JobSession(JobSelector(key=chosen.job), tap=tap)
         key, hosts = chosen.job, Hosts((HERE,), bytes_per_s=HERE_BYTES_PER_S)
     session = connect(hosts, tap=tap)
     try:
-        found = _choose(key, wait=wait, find=session.find_jobs, pause=session.pause, where=_THERE)
-        session.select(found.job)
+        session.select(_choose(key, session, wait=wait).job)
     except BaseException:
         session.close()
         raise
     return session
 
 
-def _choose(
-    key: str | None,
-    *,
-    wait: bool,
-    find: Callable[[], Sequence[JobRecord]] = list_jobs,
-    pause: Callable[[float], None] = time.sleep,
-    where: str = _HERE,
-) -> JobRecord:
-    """Return the job called `key`, or the only one of those that `find` returns. Without a job: wait if
+def _choose(key: str | None, session: HostsSession | None, *, wait: bool) -> JobRecord:
+    """Return the job called `key`, or the only one, here or on the session's hosts. Without a job: wait if
     `wait`, else CommandError with status 1; with several and no `key` with status 2.
     """
-    waiting = False
+    waiting, where = False, "here" if session is None else "there"
     while True:
-        jobs = find()
+        jobs = list_jobs() if session is None else session.find_jobs()
         wanted = [job for job in jobs if key is None or job.job == key]
         if len(wanted) > 1:
             raise CommandError(f"several jobs run {where}, choose one with --job: {_names(wanted)}", 2)
@@ -159,13 +150,16 @@ def _choose(
         if not waiting:
             print_message(f"waiting: {missing}")
             waiting = True
-        pause(POLL_S)
+        if session is None:
+            time.sleep(POLL_S)
+        else:
+            session.pause(POLL_S)
 
 
 def _no_job(where: str) -> str:
     """Return why there is no job."""
     missing = _NO_JOB.format(where=where)
-    if where != _HERE:
+    if where != "here":
         return missing
     ended = last_end.read()
     how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"

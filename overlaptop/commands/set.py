@@ -14,7 +14,7 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.records import KnobRecord
+from overlaptop.records import KnobRecord, shared
 from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable, with_unit
@@ -131,7 +131,7 @@ def await_knobs(session: Session) -> Snapshot:
 
 
 def print_change(session: Session, command: Command) -> None:
-    *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
+    *_, (change, _) = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
     if change.state == FAILED:
         partly = any(rank.state == CHANGED for rank in change.ranks)
         raise CommandError(change.reason if partly else f"not changed: {change.reason}")
@@ -158,20 +158,7 @@ def _table(knobs: tuple[JobKnob, ...]) -> str:
 
 
 def _record(job: str | None, each: JobKnob) -> KnobRecord:
-    knob = each.knob
-    return KnobRecord(
-        job=job,
-        knob=knob.name,
-        value=knob.value,
-        value_text=knob.value_text or None,
-        original_text=knob.original_text or None,
-        least=knob.least,
-        most=knob.most,
-        choices=knob.choices or None,
-        unit=knob.unit or None,
-        owner=knob.owner,
-        about=knob.about,
-        code=knob.code or None,
-        differs=each.differs,
-        refusal=each.refusal or None,
-    )
+    fields = {**shared(KnobRecord, each.knob), **shared(KnobRecord, each)}
+    for name in ("value_text", "original_text", "choices", "unit", "code", "refusal"):
+        fields[name] = fields[name] or None
+    return KnobRecord(**{**fields, "job": job, "knob": each.knob.name})

@@ -147,29 +147,13 @@ def _ranks(words: str) -> tuple[int, ...]:
 
 
 def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord:
-    pair = tried.pairs[-1]
-    return SlackTrialRecord(
-        job=job,
-        rank=tried.candidate.key,
-        place=place,
-        delay_ns=pair.delay_ns,
-        tried_ns=round(pair.tried_ns),
-        present_ns=round(pair.present_ns),
-    )
+    rank, pair = tried.candidate.key, tried.pairs[-1]
+    return SlackTrialRecord(job, rank, place, pair.delay_ns, round(pair.tried_ns), round(pair.present_ns))
 
 
 def rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
-    slope, low, high = interval(tried.effect)
+    rank, trials = tried.candidate.key, len(tried.pairs)
+    found = interval(tried.effect)
     return SlackRankRecord(
-        job=job,
-        rank=tried.candidate.key,
-        place=place,
-        delay_ns=delay_ns,
-        trials=len(tried.pairs),
-        steps=tried.steps,
-        slope=slope,
-        slope_low=low,
-        slope_high=high,
-        confidence=CONFIDENCE,
-        verdict=verdict(tried),
+        job, rank, place, delay_ns, trials, tried.steps, *found, CONFIDENCE, verdict(tried)
     )

@@ -212,29 +212,14 @@ def _step_ns(tried: Tried, state: TrialsState) -> float | None:
 
 
 def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
-    pair = tried.pairs[-1]
-    return TuneTrialRecord(
-        job=job,
-        knob=knob.name,
-        value=tried.candidate.key,
-        tried_ns=round(pair.tried_ns),
-        present_ns=round(pair.present_ns),
-    )
+    value, pair = tried.candidate.key, tried.pairs[-1]
+    return TuneTrialRecord(job, knob.name, value, round(pair.tried_ns), round(pair.present_ns))
 
 
 def value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
-    difference, low, high = interval(tried.effect)
-    return TuneValueRecord(
-        job=job,
-        knob=knob.name,
-        value=tried.candidate.key,
-        trials=len(tried.pairs),
-        steps=tried.steps,
-        difference=difference,
-        difference_low=low,
-        difference_high=high,
-        verdict=verdict(tried),
-    )
+    value, trials = tried.candidate.key, len(tried.pairs)
+    found = interval(tried.effect)
+    return TuneValueRecord(job, knob.name, value, trials, tried.steps, *found, verdict(tried))
 
 
 def result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
