@@ -53,30 +53,25 @@ class StepRecord(Record, tag="step"):
     exposed_ns: Annotated[int | None, says("ns of communication without compute beside it")]
     compute_only_ns: Annotated[int | None, says("ns of compute without communication beside it")]
     copy_only_ns: Annotated[int | None, says("ns of copies with neither beside them")]
-    idle_ns: Annotated[
-        int | None, says("ns of nothing of these; null where `compute_exact` is false: it is not seen then")
-    ]
+    idle_ns: Annotated[int | None, says("ns of none of these; null where `compute_exact` is false")]
     stall_ns: Annotated[int | None, says("ns that compute was stopped at a wait for communication")]
     overlap: Annotated[float | None, says("hidden of all communication, 0 to 1; null without any")]
     collectives: Annotated[int | None, says("collectives and point-to-point operations issued")]
     dropped: Annotated[
         int,
         says(
-            "of this rank since the start: messages that did not fit, spans or steps that could not be "
-            "measured, and steps missing before this record because the reader or the connection was too "
-            "slow, the job's hub was killed, or hubs left out steps of the past"
+            "of this rank since the start: messages that did not fit, spans or steps not measured, and "
+            "steps lost on the way: by a slow reader or connection, a killed hub, a shortened history"
         ),
     ]
     compute_exact: Annotated[bool | None, says("false where compute is an upper bound")]
     launch_lead_ns: Annotated[
-        int | None, says("ns from when the CPU had enqueued the step's end to when the GPU reached it")
+        int | None, says("ns from enqueueing the step's end to the GPU's reaching it")
     ]
     comm_kernels_ns: Annotated[int | None, says("ns of NCCL's kernels, summed; null: not looked up")]
     matched_ns: Annotated[int | None, says("ns, those of them whose collective is known")]
     captured: Annotated[bool, says("torch.profiler ran in the step, as you asked; its lanes are null")]
-    link_tx_bytes: Annotated[
-        int | None, says("bytes that the collectives make the rank send within its node, by a ring's count")
-    ]
+    link_tx_bytes: Annotated[int | None, says("bytes that a ring's collectives send within the node")]
     link_rx_bytes: Annotated[int | None, says("the same, received")]
     nic_tx_bytes: Annotated[int | None, says("the same, sent to other nodes")]
     nic_rx_bytes: Annotated[int | None, says("the same, received from other nodes")]
@@ -84,28 +79,18 @@ class StepRecord(Record, tag="step"):
     cpu_ns: Annotated[int | None, says("ns of CPU time of the training thread; null in a trace")]
     delayed_ns: Annotated[int | None, says("ns that it was ready to run and had no CPU; null in a trace")]
     loading_ns: Annotated[int | None, says("ns in a DataLoader's `next`; null in a trace")]
-    full_collections: Annotated[
-        int | None, says("Python's garbage collections of the oldest generation; null in a trace")
-    ]
+    full_collections: Annotated[int | None, says("Python's full garbage collections; null in a trace")]
     fused_ns: Annotated[int | None, says("ns of kernels that compute and communicate in one")]
-    host_ns: Annotated[
-        int | None, says("ns that the CPU needed, less how long its GPU blocked it; null without CUPTI")
-    ]
+    host_ns: Annotated[int | None, says("ns of the CPU, less blocking by its GPU; null without CUPTI")]
     trial: Annotated[bool, says("a trial was under way; its lanes are null")]
     wait_ns: Annotated[int | None, says("ns of communication that waited for a late rank")]
     transfer_ns: Annotated[int | None, says("ns of communication that transferred")]
-    not_attributed_ns: Annotated[
-        int | None, says("ns of communication that is neither; null: the ranks were not compared")
-    ]
+    not_attributed_ns: Annotated[int | None, says("ns that are neither; null: the ranks were not compared")]
     exposed_wait_ns: Annotated[int | None, says("ns of `wait_ns` without compute beside it")]
     exposed_transfer_ns: Annotated[int | None, says("ns of `transfer_ns` without compute beside it")]
-    late_rank: Annotated[
-        int | None,
-        says("whom the others waited for longest in its collectives; null: nobody, or not known"),
-    ]
+    late_rank: Annotated[int | None, says("whom the others waited for longest; null: nobody, or not known")]
     bounds: Annotated[
-        dict[str, str] | None,
-        says('which figures are bounds: `{"overlap": "≤", "exposed_ns": "≥"}`; null: not known'),
+        dict[str, str] | None, says('bounds among these: `{"overlap": "≤"}`; null: not known')
     ]
 
 
@@ -124,13 +109,11 @@ class CollectiveRecord(Record, tag="collective"):
     wait_ns: Annotated[list[int | None], says("ns that each of them waited; null: not attributed")]
     transfer_ns: Annotated[list[int | None], says("ns that each of them transferred; null: not attributed")]
     late_rank: Annotated[int | None, says("the rank that started last; null: several, or not attributed")]
-    least_transfer_ns: Annotated[
-        int | None, says("ns, the shortest duration on any rank; null: not attributed")
-    ]
+    least_transfer_ns: Annotated[int | None, says("ns, the shortest on any rank; null: not attributed")]
     residual_ns: Annotated[int | None, says("ns by which the ranks' ends disagree: how wrong waits may be")]
     clock_error_ns: Annotated[int | None, says("ns by which the clocks of its hosts may be apart")]
     bus_bandwidth_bytes_per_s: Annotated[
-        float | None, says("bytes per second over `least_transfer_ns`, as nccl-tests counts")
+        float | None, says("over `least_transfer_ns`, by nccl-tests' count")
     ]
     not_attributed: Annotated[str | None, says("why waiting and transfer are not known; null: they are")]
 
@@ -148,11 +131,9 @@ class DeviceRecord(Record, tag="device"):
     pcie_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
     nvlink_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
     pcie_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction, as payload")]
-    collectives_over: Annotated[
-        str | None, says('`"nvlink"` or `"pcie"`: the link that collectives use; null in older samples')
-    ]
+    collectives_over: Annotated[str | None, says('the link of collectives: `"nvlink"` or `"pcie"`')]
     collectives_rx_bytes_per_s: Annotated[
-        float | None, says("bytes per second that the job's collectives account for, over some 10 s")
+        float | None, says("bytes per second of collectives, mean of 10 s")
     ]
     collectives_tx_bytes_per_s: Annotated[float | None, says("the same, sent")]
     sm_activity: Annotated[float | None, says("share of the time that multiprocessors had work, 0 to 1")]
@@ -177,14 +158,9 @@ class DeviceRecord(Record, tag="device"):
     nic_rx_bytes_per_s: Annotated[int | None, says("bytes per second that it received, for all processes")]
     nic_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
     nic_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
-    nic_collectives_rx_bytes_per_s: Annotated[
-        float | None, says("as `collectives_rx_bytes_per_s`, from other nodes")
-    ]
+    nic_collectives_rx_bytes_per_s: Annotated[float | None, says("of it by collectives from other nodes")]
     nic_collectives_tx_bytes_per_s: Annotated[float | None, says("the same, sent")]
-    nic_errors: Annotated[
-        dict[str, int] | None,
-        says('its errors since the job began, by the kernel\'s counter: `{"link_downed": 1}`'),
-    ]
+    nic_errors: Annotated[dict[str, int] | None, says('errors since the start: `{"link_downed": 1}`')]
 
 
 class CostRecord(Record, tag="cost"):
@@ -192,9 +168,7 @@ class CostRecord(Record, tag="cost"):
 
     job: Job
     rank: Rank
-    change: Annotated[
-        float | None, says("share by which the mean step of the last minute grew: 0.001 for 0.1 %")
-    ]
+    change: Annotated[float | None, says("growth of the last minute's mean step: 0.001 for 0.1 %")]
     error: Annotated[float | None, says("half of its 95 % interval")]
     measured_change: Annotated[float | None, says("the same of a measured step")]
     measured_error: Annotated[float | None, says("half of its 95 % interval")]
@@ -216,9 +190,7 @@ class FindingRecord(Record, tag="finding"):
     certainty: Annotated[Literal["measured", "likely", "possible"], says("how sure it is")]
     advice: Annotated[str, says("what to type or change")]
     line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
-    step_ns: Annotated[int | None, says("ns of the step that the gain is a share of; null: not known")] = (
-        None
-    )
+    step_ns: Annotated[int | None, says("ns of the step that `gain_ns` shortens; null: not known")] = None
     until_step: UntilStep = None
 
 
@@ -310,9 +282,7 @@ class CaptureRecord(Record, tag="capture"):
     id: Annotated[str, says("the command's id")]
     rank: Rank
     state: Annotated[str, says('`"written"`, or how it failed')]
-    step: Annotated[
-        int | None, says("on which the ranks agreed; the profiler settles in it and the next two")
-    ]
+    step: Annotated[int | None, says("the agreed first step; the profiler settles in it and the next two")]
     path: Annotated[str | None, says("the trace; null: none was written")]
     reason: Annotated[str | None, says("why none was written")]
     live_overlap: Annotated[float | None, says("measured by the agent in the steps just before")]
@@ -457,9 +427,7 @@ class Figure(msgspec.Struct):
     spread: Annotated[float | None, says("half of the range of the middle two thirds of `blocks`")]
     steps: Annotated[int, says("steps that it is of")]
     blocks: Annotated[
-        list[float],
-        Meta(max_length=28),
-        says("medians of 7, 14 or 28 runs of as many steps; empty: too few"),
+        list[float], Meta(max_length=28), says("medians of 7, 14 or 28 blocks; empty: too few")
     ]
 
 
@@ -470,10 +438,7 @@ class Work(msgspec.Struct):
     comm_bytes: Annotated[int | None, says("bytes that a rank hands to collectives in a step")]
     operations: Annotated[
         list[list[str]] | None,
-        says(
-            "collectives of a step, in each group's order; each order that comes up again, most frequent "
-            "first; null: not known, or none does"
-        ),
+        says("collectives of a step, in each group's order: all repeated orders, most frequent first"),
     ]
 
 
@@ -517,12 +482,9 @@ class DifferenceRecord(Record, tag="difference"):
     b: Annotated[float, says("median of the second")]
     b_spread: Annotated[float | None, says("as in `report`")]
     difference: Annotated[
-        float | None,
-        says("of b from a: of shares, b - a, or else as a share of a; null: a is 0 ns, or no blocks"),
+        float | None, says("b - a for shares, else (b - a) / a; null: a is 0, or no blocks")
     ]
-    difference_low: Annotated[
-        float | None, says("the interval's low end; null: a is 0 ns, or too few steps")
-    ]
+    difference_low: Annotated[float | None, says("the interval's low end; null: a is 0, or too few steps")]
     difference_high: Annotated[float | None, says("the interval's high end")]
     judged: Annotated[bool, says("there are enough steps to tell a difference from noise")]
     differs: Annotated[bool, says("by more than noise, and by 1 % or more, or from 0")]
