@@ -4,14 +4,15 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop.commands.output import CommandError, needs_ascii
+from overlaptop.remote import targets
 from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
-    from overlaptop.commands.jobs import Hosts
     from overlaptop.tui import TuiOptions
 
 _BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -26,6 +27,20 @@ ssh asks for passwords and host keys before the screen opens.
 _HOSTS_BRIEF = """\
 For a job on other hosts. `overlaptop watch --help` says what HOST may be.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts of a command line, and how to reach them."""
+
+    targets: tuple[targets.Target, ...]
+    """At least one host."""
+    python: str = ""
+    """The interpreter there; empty: the job's."""
+    remote_dir: str = ""
+    """The folder of the jobs' sockets there; empty: the default."""
+    bytes_per_s: int = 0
+    """Limit of each connection's data rate; 0: no limit."""
 
 
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
@@ -61,7 +76,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
     )
 
 
-def hosts_of(options: argparse.Namespace) -> "Hosts | None":
+def hosts_of(options: argparse.Namespace) -> Hosts | None:
     """Return the hosts that the command line names; None: none.
 
     Raises CommandError with status 2 for an invalid host, and for options that need a host.
@@ -72,9 +87,6 @@ def hosts_of(options: argparse.Namespace) -> "Hosts | None":
             if vars(options)[option.replace("-", "_")]:
                 raise CommandError(f"--{option} goes with a host", 2)
         return None
-    from overlaptop.commands.jobs import Hosts
-    from overlaptop.remote import targets
-
     try:
         found = targets.named(words, options.hosts, options.via)
     except ValueError as fault:

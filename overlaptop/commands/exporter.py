@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.jobs import Hosts, connect
+from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session

@@ -5,10 +5,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from overlaptop import records, text
-from overlaptop.commands.arguments import hosts_of
+from overlaptop.commands.arguments import Hosts, hosts_of
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
@@ -20,7 +19,6 @@ from overlaptop.jobs.folder import why_not_writable
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import ConnectionPool
-from overlaptop.remote.targets import Target
 from overlaptop.report.troubles import of_last
 
 POLL_S = 0.2
@@ -28,20 +26,6 @@ _NO_JOB = (
     "no job with an agent runs {where}; start one: torchrun ... -m overlaptop.agent train.py, "
     "or: overlaptop demo"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """The hosts of a command line, and how to reach them."""
-
-    targets: tuple[Target, ...]
-    """At least one host."""
-    python: str = ""
-    """The interpreter there; empty: the job's."""
-    remote_dir: str = ""
-    """The folder of the jobs' sockets there; empty: the default."""
-    bytes_per_s: int = 0
-    """Limit of each connection's data rate; 0: no limit."""
 
 
 def run(options: argparse.Namespace) -> int:

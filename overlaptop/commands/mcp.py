@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from overlaptop import __version__
-from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of
 from overlaptop.commands.compare import compared
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
-from overlaptop.commands.jobs import Hosts, join, list_records
+from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.report import report_of

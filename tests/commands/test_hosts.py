@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from overlaptop.commands import jobs
-from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of
 from overlaptop.commands.following import report_connections, require_connection, settle
-from overlaptop.commands.jobs import Hosts, connect
+from overlaptop.commands.jobs import connect
 from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
 from overlaptop.remote.targets import Target
