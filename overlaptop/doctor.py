@@ -4,7 +4,6 @@ A check changes nothing, starts nothing and needs no root. torch is imported las
 end the process.
 """
 
-import contextlib
 import os
 import platform
 import re
@@ -14,6 +13,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Literal
 
 from overlaptop import __version__
 from overlaptop.agent.sources.cupti import library as cupti_library
-from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
+from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, sizes_for
 from overlaptop.agent.telemetry import nvml as nvml_library
-from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
+from overlaptop.agent.telemetry.files import text_if_any
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
 from overlaptop.agent.telemetry.rates import Gpm
 from overlaptop.jobs.folder import WAY_OUT, JobFolderError, base_dir, why_not_writable
@@ -48,7 +48,6 @@ MAX_JOBS = 32
 OLDEST_TORCH = (2, 8)
 _LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
-_ENVIRON_BYTES = 1 << 20
 _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see single kernels"
 
 
@@ -60,28 +59,12 @@ class Machine:
     """Root of proc, sys and dev."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
-    def text(self, path: str) -> str:
-        """Return the content of a small file below `root`; empty if it cannot be read."""
-        try:
-            return read_text(self.root / path)
-        except UnavailableError:
-            return ""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder below `root`, sorted; none if it cannot be read."""
-        try:
-            return entries(self.root / folder)
-        except UnavailableError:
-            return []
-
     @property
     def nvidia_gpus(self) -> int:
         """Return the number of NVIDIA GPUs on the PCI bus, usable or not."""
-        folder = "sys/bus/pci/devices"
         return sum(
-            self.text(f"{folder}/{name}/vendor") == "0x10de"
-            and self.text(f"{folder}/{name}/class").startswith("0x03")
-            for name in self.names(folder)
+            text_if_any(path) == "0x10de" and text_if_any(path.with_name("class")).startswith("0x03")
+            for path in self.root.glob("sys/bus/pci/devices/*/vendor")
         )
 
 
@@ -137,7 +120,7 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
         return
     there = path.exists()
     place = path if there else path.parent
-    if (kind := _file_system(machine.text("proc/self/mounts"), place)) in _NETWORK:
+    if (kind := _file_system(text_if_any(machine.root / "proc/self/mounts"), place)) in _NETWORK:
         yield warning(
             "sockets",
             f"{place} is on a network file system ({kind}), where jobs of other hosts look like dead ones",
@@ -186,10 +169,19 @@ def _job(machine: Machine, job: JobRecord) -> CheckRecord:
             f"watch it by `{job.python} -m overlaptop`, or update {older}",
         )
     for pid in job.rank_pids:
-        if (tool := tool_in(_tools_of(machine, pid))) is not None:
+        if (tool := _tool_of(machine, pid)) is not None:
             text = f"{name}: {tool} holds CUPTI in process {pid}, so single kernels are not seen"
             return warning("jobs", text, "start it without that tool")
     return ok("jobs", f"{name}, protocol {job.protocol}")
+
+
+def _tool_of(machine: Machine, pid: int) -> str | None:
+    """Return the tool that uses CUPTI in a process, by its environment; None also if that is not ours."""
+    data = b""
+    with suppress(OSError):
+        data = (machine.root / f"proc/{pid}/environ").read_bytes()
+    pairs = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return tool_in({name: value for name, _, value in pairs})
 
 
 def _gathered(job: JobRecord) -> CheckRecord:
@@ -201,15 +193,6 @@ def _gathered(job: JobRecord) -> CheckRecord:
         remedy = "let the job's nodes reach all ports of each other, as NCCL needs, too"
         return warning("gather", f"{place} cannot be reached ({why})", remedy)
     return ok("gather", f"{place} can be reached")
-
-
-def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
-    """Return the variables of tools that use CUPTI in a process's environment; none if it is not ours."""
-    data = b""
-    with contextlib.suppress(OSError), (machine.root / f"proc/{pid}/environ").open("rb") as file:
-        data = file.read(_ENVIRON_BYTES)
-    pairs = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
-    return {name: value for name, _, value in pairs if name in TOOLS}
 
 
 def check_key(_machine: Machine) -> Iterator[CheckRecord]:
@@ -230,8 +213,9 @@ def check_key(_machine: Machine) -> Iterator[CheckRecord]:
 
 def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
     """Check the dashboard's terminal; no finding without one, as over ssh."""
-    size = next(filter(None, map(_terminal_size, (1, 0, 2))), None)
-    if size is None:
+    try:
+        size = os.get_terminal_size()
+    except OSError:
         return
     environ = machine.environ
     term = environ.get("TERM", "")
@@ -251,13 +235,6 @@ def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
         yield warning("unicode", text, "set LANG=C.UTF-8 if the terminal has UTF-8, or use --ascii")
 
 
-def _terminal_size(descriptor: int) -> os.terminal_size | None:
-    try:
-        return os.get_terminal_size(descriptor)
-    except OSError:
-        return None
-
-
 def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
     program = ssh_program()
     if (path := shutil.which(program)) is None:
@@ -271,11 +248,9 @@ def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_devices(machine: Machine) -> Iterator[CheckRecord]:
-    wanted = ("nvidiactl", "nvidia-uvm")
-    devices = [
-        name for name in machine.names("dev") if name in wanted or re.fullmatch(r"nvidia[0-9]+", name)
-    ]
-    closed = [name for name in devices if not os.access(machine.root / "dev" / name, os.R_OK | os.W_OK)]
+    found = sorted((machine.root / "dev").glob("nvidia*"))
+    devices = [path for path in found if re.fullmatch(r"nvidia(ctl|-uvm|[0-9]+)", path.name)]
+    closed = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if not devices and machine.nvidia_gpus:
         yield warning(
             "devices",
@@ -333,9 +308,6 @@ def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
     finally:
         gpm.close()
     return ""
-
-
-# What trains
 
 
 def check_torch(machine: Machine) -> Iterator[CheckRecord]:

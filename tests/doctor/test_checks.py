@@ -74,7 +74,7 @@ class Scene:
             path.write_text(text)
         self.monkeypatch.setitem(sys.modules, "pynvml", self.nvml)
         patch = self.monkeypatch.setattr
-        patch(os, "get_terminal_size", lambda _descriptor: self.size)
+        patch(os, "get_terminal_size", lambda: self.size or raising(OSError())())
         patch(shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free_bytes))
         patch(doctor.cupti_library, "load", lambda: self.cupti)
         self.monkeypatch.setitem(sys.modules, "torch", self.torch)
