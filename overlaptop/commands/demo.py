@@ -50,14 +50,13 @@ def run(options: argparse.Namespace) -> int:
     if {"-h", "--help"} & set(words):
         print_data(workload.parser().format_help())
         return 0
-    screen = None if options.json else screen_of(options)
-    if screen is not None:
-        dashboard.require_terminal(screen)
+    if not options.json:
+        dashboard.require_terminal(screen_of(options))
     try:
         given = workload.check(words)
         placement = place(options.nproc, str(given.get("device", "auto")))
         print_message(f"{workload.name} on {placement.describe}")
-        if screen is None:
+        if options.json:
             with of_workload(workload, words, placement) as launcher:
                 launcher.start()
                 return _print_records(launcher, options.steps)
@@ -68,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     if options.steps is not None:
         # The job itself stops, and the dashboard keeps showing its last steps.
         words = ["--steps", str(options.steps), *words]
-    return _show(LaunchRequest(workload.name, tuple(words), options.nproc), screen)
+    return _show(LaunchRequest(workload.name, tuple(words), options.nproc), screen_of(options))
 
 
 def _print_records(launcher: Launcher, steps: int | None) -> int:

@@ -1,12 +1,10 @@
 """``overlaptop exporter``: metrics of running jobs for Prometheus."""
 
 import argparse
-import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,25 +73,24 @@ def run(options: argparse.Namespace) -> int:
 
     collector, registry = JobsCollector(), CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    with ExitStack() as stack:
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so does a service manager end it
-        stack.callback(signal.signal, signal.SIGTERM, before)
-        if options.port is not None:
-            stack.enter_context(_served(options, registry))
-        if options.textfile is not None:
-            stack.callback(_remove_files, options.textfile)
-        jobs = FollowedJobs(options.job, hosts_of(options), detail=options.detail)
-        stack.enter_context(closing(jobs))
-        write_at_s = 0.0
-        while True:
-            followed = jobs.tick()
-            for session, snapshot in followed:
-                collector.add(snapshot, session.send)
-            collector.keep(snapshot.job.job for _, snapshot in followed if snapshot.job is not None)
-            if options.textfile is not None and time.monotonic() >= write_at_s:
-                write_at_s = time.monotonic() + options.every
-                _write(options.textfile, registry)
-            jobs.pause()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so does a service manager end it
+    if options.port is not None:
+        _serve(options, registry)
+    write_at_s = 0.0
+    with closing(FollowedJobs(options.job, hosts_of(options), detail=options.detail)) as jobs:
+        try:
+            while True:
+                followed = jobs.tick()
+                for session, snapshot in followed:
+                    collector.add(snapshot, session.send)
+                collector.keep(snapshot.job.job for _, snapshot in followed if snapshot.job is not None)
+                if options.textfile is not None and time.monotonic() >= write_at_s:
+                    write_at_s = time.monotonic() + options.every
+                    _write(options.textfile, registry)
+                jobs.pause()
+        finally:
+            if options.textfile is not None:
+                (options.textfile / FILE_NAME).unlink(missing_ok=True)
 
 
 class FollowedJobs:
@@ -109,9 +106,9 @@ class FollowedJobs:
         """Return the running jobs, and those of this machine that ended less than KEPT_S ago."""
         if self._remote is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
-            for record in list_jobs():
-                if record.job not in self._sessions and self._key in (None, record.job):
-                    self._sessions[record.job] = self._session_of(record.job)
+            for key in (record.job for record in list_jobs()):
+                if key not in self._sessions and self._key in (None, key):
+                    self._sessions[key] = self._session_of(key)
         followed: list[tuple[Session, Snapshot]] = []
         for key, session in list(self._sessions.items()):
             snapshot = session.tick()
@@ -141,31 +138,22 @@ class FollowedJobs:
             session.close()
 
 
-@contextmanager
-def _served(options: argparse.Namespace, registry: "CollectorRegistry") -> Iterator[None]:
+def _serve(options: argparse.Namespace, registry: "CollectorRegistry") -> None:
+    """Serve the metrics on daemon threads."""
     from prometheus_client import start_http_server
 
     where = f"{options.listen} port {options.port}"
+    certificate, key = (None if path is None else str(path) for path in (options.tls_cert, options.tls_key))
     try:
-        server, thread = start_http_server(
-            options.port,
-            options.listen,
-            registry,
-            certfile=None if options.tls_cert is None else str(options.tls_cert),
-            keyfile=None if options.tls_key is None else str(options.tls_key),
+        server, _ = start_http_server(
+            options.port, options.listen, registry, certfile=certificate, keyfile=key
         )
     except OSError as fault:
         raise CommandError(f"{where}: {fault.strerror or fault}") from fault
-    if options.listen not in _LOOPBACK and options.tls_cert is None:
+    if options.listen not in _LOOPBACK and certificate is None:
         print_message(f"{where}: served without TLS, to anyone who can reach it")
-    scheme = "http" if options.tls_cert is None else "https"
+    scheme = "http" if certificate is None else "https"
     print_message(f"{scheme}://{options.listen}:{server.server_port}/metrics")
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _write(folder: Path, registry: "CollectorRegistry") -> None:
@@ -175,12 +163,6 @@ def _write(folder: Path, registry: "CollectorRegistry") -> None:
         write_to_textfile(str(folder / FILE_NAME), registry)
     except OSError as fault:
         raise CommandError(f"--textfile {folder}: {fault.strerror or fault}") from fault
-
-
-def _remove_files(folder: Path) -> None:
-    """Remove the metrics, and the file that a signal kept ``write_to_textfile`` from renaming."""
-    for path in (folder / FILE_NAME, *folder.glob(f"{FILE_NAME}.{os.getpid()}.*")):
-        path.unlink(missing_ok=True)
 
 
 def _port(text: str) -> int:

@@ -1,6 +1,5 @@
 """``overlaptop exporter``: what it serves of a real job, to whom, and how it ends."""
 
-import signal
 import ssl
 import subprocess
 import urllib.request
@@ -9,11 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client.core import Metric
 
-from overlaptop.cli import main
 from overlaptop.commands.exporter import FILE_NAME
-from overlaptop.export.metrics import JobsCollector
 from overlaptop.jobs.record import list_jobs
 from tests.processes import eventually
 
@@ -63,19 +59,6 @@ def test_jobs_come_and_go_while_it_serves(start_ranks: StartRanks, tmp_path: Pat
         process.terminate()
         assert process.wait(START_LIMIT_S) == 0
     assert list(folder.iterdir()) == []
-
-
-def test_a_signal_in_the_middle_of_writing_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: JobsCollector) -> Iterator[Metric]:
-        signal.raise_signal(signal.SIGTERM)
-        yield from ()
-
-    monkeypatch.setattr(JobsCollector, "collect", interrupted)
-    with pytest.raises(SystemExit):
-        main(["exporter", "--textfile", str(tmp_path)])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_tls_needs_the_certificate(tmp_path: Path) -> None:
