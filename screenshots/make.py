@@ -195,7 +195,7 @@ def main() -> None:
                 Path("train.py").write_text(script, encoding="utf-8")
                 launched = Launcher("train.py", (), place(2, "cpu"), agent_options=("--control",))
             else:
-                launched = of_workload(workloads[job[0]], job[1:], place(options.nproc))
+                launched = of_workload(workloads[job[0]], job[1:], options.nproc)
             with launched as launcher:
                 launcher.start()
                 for scene in of_job:

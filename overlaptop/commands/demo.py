@@ -3,8 +3,6 @@
 import argparse
 import signal
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from overlaptop.commands.arguments import add_screen, positive, screen_of
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.launch.launcher import Launcher, of_workload
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads import catalog
@@ -53,11 +51,10 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         dashboard.require_terminal(screen_of(options))
     try:
-        given = workload.check(words)
-        placement = place(options.nproc, str(given.get("device", "auto")))
-        print_message(f"{workload.name} on {placement.describe}")
+        launcher = of_workload(workload, words, options.nproc)
+        print_message(f"{workload.name} on {launcher.placement.describe}")
         if options.json:
-            with of_workload(workload, words, placement) as launcher:
+            with launcher:
                 launcher.start()
                 return _print_records(launcher, options.steps)
     except OptionsError as fault:
@@ -75,8 +72,7 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
         writer = RecordWriter(sys.stdout, steps)
         if stream(session, writer, job_gone=lambda: launcher.poll() is not None, detail=True):
             return 0
-    _await(lambda: launcher.poll() is not None)
-    if launcher.poll():
+    if launcher.wait(END_LIMIT_S):
         raise job_failure(launcher)
     return 0
 
@@ -92,19 +88,13 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         status = dashboard.show(session, replace(screen, launcher=launcher))
         if status not in (0, 128 + signal.SIGINT):
             return status  # a signal ends us, and the job with us
-        if any(view.ended for view in session.tick().ranks):
-            _await(lambda: not launcher.running)
+        job = launcher.job
+        if job is not None and any(view.ended for view in session.tick().ranks):
+            job.wait(END_LIMIT_S)
         last = launcher.status()
         if last.phase is LaunchPhase.OVER and last.failed:
-            job = launcher.job
             raise CommandError("the job could not be started") if job is None else job_failure(job)
         return status
     finally:
         session.close()
         launcher.close()
-
-
-def _await(ended: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + END_LIMIT_S
-    while not ended() and time.monotonic() < deadline_s:
-        time.sleep(0.05)

@@ -148,7 +148,13 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         1 is a rank on the critical path, 0 one with slack. Takes minutes, as `tune`.
         """
         with _trials(job, hosts) as run:
-            trials, used_ns = begin(run, tuple(ranks or ()), (delay_ns, None), HOST, budget_steps)
+            trials, used_ns = begin(
+                run,
+                tuple(ranks or ()),
+                None if delay_ns is None else lambda _: delay_ns,
+                HOST,
+                budget_steps,
+            )
             state = _finished(run, trials)
             key, place = run.session.job_key, PLACES[HOST]
             delayed = [rank_record(key, tried, used_ns, place) for tried in state.tried]

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from overlaptop import text
@@ -45,6 +45,9 @@ exit status: 0 when all is known or the budget is used up, 1 when the trials end
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 
+Delay = Callable[[float], float]
+"""Returns the delay of each step in ns, for steps of this length."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -52,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--delay",
         type=_delay,
-        default=(None, None),
         metavar="TIME",
         help="of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)",
     )
@@ -100,21 +102,16 @@ def run(options: argparse.Namespace) -> int:
 def begin(
     runs: TrialRun,
     ranks: tuple[int, ...],
-    delay: tuple[int | None, float | None],
+    delay: Delay | None,
     place: int,
     budget_steps: int | None,
 ) -> tuple[Trials, int]:
-    """Return the trials of these ranks, empty: of all, and the delay in ns, and print what they cost.
-    ``delay``: in ns, or as a share of the step.
-    """
+    """Return the trials of these ranks, empty: of all, and the delay in ns, and print what they cost."""
     snapshot = runs.await_steps()
     if why := refusal(snapshot):
         raise CommandError(why)
     step_ns = usual_step_ns(snapshot)
-    delay_ns, delay_share = delay
-    if delay_share is not None:
-        delay_ns = max(1, round(delay_share * step_ns))
-    delay_ns = usual_delay_ns(snapshot) if delay_ns is None else delay_ns
+    delay_ns = usual_delay_ns(snapshot) if delay is None else max(1, round(delay(step_ns)))
     there_are = tuple(view.rank for view in snapshot.ranks)
     ranks = ranks or there_are
     if missing := sorted(set(ranks) - set(there_are)):
@@ -131,13 +128,12 @@ def begin(
     return trials, delay_ns
 
 
-def _delay(words: str) -> tuple[int | None, float | None]:
+def _delay(words: str) -> Delay:
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%|us|ms|s)", words)
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"must be a time or a share, as 5ms or 2%, not {words!r}")
-    if found[2] == "%":
-        return None, float(found[1]) / 100
-    return max(1, round(float(found[1]) * {"us": 1e3, "ms": 1e6, "s": 1e9}[found[2]])), None
+    amount = float(found[1]) * {"%": 0.01, "us": 1e3, "ms": 1e6, "s": 1e9}[found[2]]
+    return lambda step_ns: amount * step_ns if found[2] == "%" else amount
 
 
 def _ranks(words: str) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from overlaptop.commands.following import TICK_S, pause
+from overlaptop.commands.following import pause
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
@@ -107,17 +107,12 @@ class TrialRun:
 
     def _job_ended(self) -> CommandError | None:
         """Return the error if the job that was started here has ended by itself."""
-        launcher = self._launcher
-        if launcher is None:
+        status = None if self._launcher is None else self._launcher.wait(END_LIMIT_S)
+        if self._launcher is None or status is None:
             return None
-        deadline_s = time.monotonic() + END_LIMIT_S
-        while launcher.poll() is None:
-            if time.monotonic() > deadline_s:
-                return None
-            time.sleep(TICK_S)
-        if launcher.poll() == 0:
+        if status == 0:
             return CommandError("the job ended before the trials did: give it more steps")
-        return job_failure(launcher)
+        return job_failure(self._launcher)
 
 
 def _progress(tried: Tried, state: TrialsState) -> str:

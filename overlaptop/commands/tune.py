@@ -133,8 +133,7 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
             raise CommandError(f"no script {script}, and no workload of that name; there are: {names}", 2)
         return Launcher(script, options, place(nproc, may_share=False), agent_options=("--control",))
     try:
-        given = workload.check(options)
-        return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
+        return of_workload(workload, options, nproc)
     except OptionsError as fault:
         raise CommandError(f"{workload.name}: {fault}", 2) from fault
 

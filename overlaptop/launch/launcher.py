@@ -204,6 +204,13 @@ class Launcher:
         # Negative: the supervisor was killed itself.
         return 128 - status if status is not None and status < 0 else status
 
+    def wait(self, limit_s: float) -> int | None:
+        """Return the exit status once no process of the job is left. None: some are after this time."""
+        if self._supervisor is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._supervisor.wait(limit_s)
+        return self.poll()
+
     def stop(self) -> None:
         """End the job and wait until all its processes have ended (usually well under a second)."""
         if self._supervisor is None:
@@ -216,8 +223,7 @@ class Launcher:
             if time.monotonic() > deadline_s:
                 for pid in (*supervisor.descendants(self._supervisor.pid), self._supervisor.pid):
                     supervisor.send(pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self._supervisor.wait(1.0)
+            self.wait(1.0)
         if key:
             with suppress(OSError, JobFolderError):
                 last_end.note_stop(key, stopped_ns)
@@ -310,8 +316,11 @@ class Launcher:
         self.stop()
 
 
-def of_workload(workload: Workload, options: Sequence[str], placement: JobPlacement) -> Launcher:
-    """Return a launcher for `workload`. Raises OptionsError if the workload would refuse the options."""
+def of_workload(workload: Workload, options: Sequence[str], nproc: int | None = None) -> Launcher:
+    """Return a launcher for `workload`. ``nproc``: as in `place`. Raises OptionsError if the workload would
+    refuse the options, and LaunchError.
+    """
+    placement = place(nproc, str(workload.check(options).get("device", "auto")))
     workload.check_on(options, placement.nproc, placement.defaults)
     # As a person would have typed it, since the dashboard shows this name.
     here, path = Path.cwd(), workload.path.resolve()

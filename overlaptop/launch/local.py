@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from overlaptop.jobs.record import JobRecord
-from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
+from overlaptop.launch.launcher import Launcher, of_workload
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
@@ -23,7 +23,7 @@ class LocalLauncher:
     def __init__(
         self,
         workloads: Sequence[Workload] = WORKLOADS,
-        launch: Callable[[Workload, Sequence[str], JobPlacement], Launcher] = of_workload,
+        launch: Callable[[Workload, Sequence[str], int | None], Launcher] = of_workload,
     ) -> None:
         """``launch``: makes the launcher of a workload with its options."""
         self.workloads = workloads
@@ -112,8 +112,7 @@ class LocalLauncher:
             raise LaunchError(f"no workload is called {request.workload!r}; there are: {names}")
         try:
             given = workload.check(request.options)
-            placement = place(request.nproc, str(given.get("device", "auto")))
-            return self._launch(workload, request.options, placement), given
+            return self._launch(workload, request.options, request.nproc), given
         except OptionsError as fault:
             raise LaunchError(str(fault)) from fault
 

@@ -4,7 +4,7 @@ import sys
 from itertools import dropwhile
 from pathlib import Path
 
-from overlaptop.launch.launcher import Launcher
+from overlaptop.launch.launcher import JobPlacement, Launcher
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Option, positive_int
@@ -54,5 +54,6 @@ def workloads_in(folder: Path) -> list[Workload]:
 
 def launcher_in(folder: Path) -> LocalLauncher:
     return LocalLauncher(
-        workloads_in(folder), lambda workload, words, where: Alone(workload.path, words, where)
+        workloads_in(folder),
+        lambda workload, words, _: Alone(workload.path, words, JobPlacement(2, "gloo")),
     )
