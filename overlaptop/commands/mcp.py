@@ -3,8 +3,9 @@
 import argparse
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -76,17 +77,15 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
 
     def jobs() -> dict[str, Any]:
         """List the running jobs: key, script, host, ranks."""
-        with _refusals():
-            return {"jobs": to_builtins(list_records(hosts))}
+        return {"jobs": to_builtins(list_records(hosts))}
 
     def state(job: str | None = None, ranks: list[int] | None = None) -> dict[str, Any]:
         """Return the newest step, devices, troubles and ends of each rank, as `overlaptop --once --json`
         prints them. `job`: a key as `jobs` lists it; not needed where there is one. `ranks`: only these.
         """
         snapshot = _look(job, hosts)
-        with _refusals():
-            if ranks is None and len(snapshot.ranks) > MAX_RANKS:
-                raise CommandError(f"the job has {len(snapshot.ranks):,} ranks: name some in `ranks`")
+        if ranks is None and len(snapshot.ranks) > MAX_RANKS:
+            raise CommandError(f"the job has {len(snapshot.ranks):,} ranks: name some in `ranks`")
         records = to_builtins(records_of(snapshot))
         wanted = [each for each in records if ranks is None or each.get("rank") in (None, *ranks)]
         return {**_summary(snapshot, found_in(snapshot)), "records": wanted}
@@ -106,8 +105,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         `source`: the key of a job that runs or ended on this machine, or the path of a recording, of one's
         part (run.mcap@10:05-10:10), or of torch.profiler traces; not needed for the newest job.
         """
-        with _refusals():
-            record = to_builtins(report_of(source))
+        record = to_builtins(report_of(source))
         for figure in record["figures"]:
             del figure["blocks"]
         return {"report": record}
@@ -116,8 +114,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         """Return what differs in run `b` from run `a`, each a source as `report` takes it. Where `differs`
         is false, the difference may be noise. `note` says which figures are left out.
         """
-        with _refusals():
-            found, note = compared(a, b)
+        found, note = compared(a, b)
         return {"differences": to_builtins(found), "note": note}
 
     def tune(
@@ -127,12 +124,13 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         and say which step is shorter. Nothing is changed for good. Takes minutes: 1,000 steps or 90 s a
         value, or `budget_steps` in all. Without `values`: some around the present one.
         """
-        with _trials(job, hosts) as run:
+        with closing(join(job, hosts)) as session:
+            run = TrialRun(session)
             run.await_steps()
-            held = knob_of(await_knobs(run.session), knob)
-            trials = trials_of(run.session, held, values or (), budget_steps=budget_steps)
+            held = knob_of(await_knobs(session), knob)
+            trials = trials_of(session, held, values or (), budget_steps=budget_steps)
             state = _finished(run, trials)
-            key, best = run.session.job_key, best_of(held.knob, state)
+            key, best = session.job_key, best_of(held.knob, state)
             return {
                 "values": to_builtins([value_record(key, held.knob, tried) for tried in state.tried]),
                 "result": to_builtins(result_record(key, held.knob, state, best)),
@@ -147,17 +145,12 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         """Delay each rank in turn, by 2 % of the step or `delay_ns`, and say how much the step grows: slope
         1 is a rank on the critical path, 0 one with slack. Takes minutes, as `tune`.
         """
-        with _trials(job, hosts) as run:
-            trials, used_ns = begin(
-                run,
-                tuple(ranks or ()),
-                None if delay_ns is None else lambda _: delay_ns,
-                HOST,
-                budget_steps,
-            )
-            state = _finished(run, trials)
-            key, place = run.session.job_key, PLACES[HOST]
-            delayed = [rank_record(key, tried, used_ns, place) for tried in state.tried]
+        delay = None if delay_ns is None else lambda _: delay_ns
+        with closing(join(job, hosts)) as session:
+            run = TrialRun(session)
+            trials, used_ns = begin(run, tuple(ranks or ()), delay, HOST, budget_steps)
+            state, key = _finished(run, trials), session.job_key
+            delayed = [rank_record(key, tried, used_ns, PLACES[HOST]) for tried in state.tried]
             return {"ranks": to_builtins(delayed), "ended": state.why}
 
     instructions = INSTRUCTIONS + (CONTROL if control else "")
@@ -165,14 +158,8 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
     reading: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings, report, compare)
     for tool in (*reading, *((tune, slack) if control else ())):
         hints = ToolAnnotations(read_only_hint=tool in reading, open_world_hint=False)
-        server.tool(annotations=hints)(tool)
+        server.tool(annotations=hints)(_refusing(tool))
     return server
-
-
-@contextmanager
-def _trials(job: str | None, hosts: Hosts | None) -> Iterator[TrialRun]:
-    with _refusals(), closing(join(job, hosts)) as session:
-        yield TrialRun(session)
 
 
 def _finished(run: TrialRun, trials: Trials) -> TrialsState:
@@ -184,19 +171,22 @@ def _finished(run: TrialRun, trials: Trials) -> TrialsState:
 
 
 def _look(job: str | None, hosts: Hosts | None) -> Snapshot:
-    with _refusals(), closing(join(job, hosts)) as session:
+    with closing(join(job, hosts)) as session:
         return settle_waits(session)
 
 
-@contextmanager
-def _refusals() -> Iterator[None]:
+def _refusing(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Answer with what the command line would say. Other exceptions are faults; agents do not see them."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    try:
-        yield
-    except (CommandError, JobFolderError) as fault:
-        raise ToolError(str(fault)) from fault
+    @wraps(tool)
+    def answer(**arguments: Any) -> dict[str, Any]:
+        try:
+            return tool(**arguments)
+        except (CommandError, JobFolderError) as fault:
+            raise ToolError(str(fault)) from fault
+
+    return answer
 
 
 def _summary(snapshot: Snapshot, found: Sequence[Finding]) -> dict[str, Any]:
