@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_screen, screen_of, step_number
+from overlaptop.commands.arguments import add_screen, step_number
 from overlaptop.commands.findings import found_in, render
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.findings.finding import Finding
@@ -112,8 +112,7 @@ def run(options: argparse.Namespace) -> int:
     elif on_screen:
         from overlaptop.commands import dashboard
 
-        screen = screen_of(options)
-        dashboard.require_terminal(screen)
+        screen = dashboard.screen_of(options)
         session = session_of(job)
         session.choose(number)
         return dashboard.show(session, screen)

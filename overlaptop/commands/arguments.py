@@ -6,17 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from overlaptop.commands.output import CommandError, needs_ascii
 from overlaptop.remote import targets
 from overlaptop.wire.protocol import JOB_KEY
 
-if TYPE_CHECKING:
-    from overlaptop.tui import TuiOptions
-
 _BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
-_MAX_BYTES_PER_S = 10**12
 _HOSTS = """\
 HOST is whatever ssh takes (me@gpu-a, or a name of ~/.ssh/config), ssh://me@gpu-a:2222,
 docker://CONTAINER, kubectl://[NAMESPACE/]POD[/CONTAINER], srun://JOBID[/NODE], local://, or
@@ -31,16 +26,12 @@ For a job on other hosts. `overlaptop watch --help` says what HOST may be.
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts of a command line, and how to reach them."""
+    """The hosts of a command line, at least one, and how to reach them. An empty word and 0: the default."""
 
     targets: tuple[targets.Target, ...]
-    """At least one host."""
     python: str = ""
-    """The interpreter there; empty: the job's."""
     remote_dir: str = ""
-    """The folder of the jobs' sockets there; empty: the default."""
     bytes_per_s: int = 0
-    """Limit of each connection's data rate; 0: no limit."""
 
 
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
@@ -118,12 +109,6 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def screen_of(options: argparse.Namespace) -> "TuiOptions":
-    from overlaptop.tui import TuiOptions
-
-    return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
-
-
 def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
         raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
@@ -147,7 +132,7 @@ def job_key(text: str) -> str:
 def _bytes_per_s(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kKmMgG]?)(?:i?[bB])?(?:/s)?", text)
     value = round(float(found[1]) * _BYTES[found[2].lower()]) if found else 0
-    if not 1_000 <= value <= _MAX_BYTES_PER_S:
+    if not 1_000 <= value <= 10**12:
         raise argparse.ArgumentTypeError(f"must be 1k bytes a second or more, as 20k or 1M, not {text!r}")
     return value
 

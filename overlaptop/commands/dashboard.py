@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 from overlaptop import tui
-from overlaptop.commands.arguments import hosts_of, screen_of
+from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.fleet.job_session import JobSelector
@@ -23,9 +23,8 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard on the job that is named, the only one, or a list of them, here or there."""
-    screen = replace(screen_of(options), readonly=options.readonly)
     hosts, selector = hosts_of(options), JobSelector(key=options.job)
-    require_terminal(screen)
+    screen = replace(screen_of(options), readonly=options.readonly)
     if hosts is not None:
         with closing(connect(hosts, selector, readonly=screen.readonly, tap=screen.recorder)) as there:
             return show(there, replace(screen, connections=there))
@@ -74,13 +73,18 @@ def _leave_at_signals() -> None:
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
 
 
-def require_terminal(screen: tui.TuiOptions) -> None:
-    """Raise CommandError without a terminal to draw on, or for an unknown theme."""
-    if screen.theme is not None:
+def screen_of(options: argparse.Namespace) -> tui.TuiOptions:
+    """Return the screen's options. CommandError without a terminal to draw on, or for an unknown theme."""
+    require_terminal(options.theme)
+    return tui.TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
+
+
+def require_terminal(theme: str | None = None) -> None:
+    if theme is not None:
         from overlaptop.tui.draw.themes import PALETTES
 
-        if screen.theme not in PALETTES:
-            raise CommandError(f"no theme {screen.theme!r}; there are: {', '.join(PALETTES)}", 2)
+        if theme not in PALETTES:
+            raise CommandError(f"no theme {theme!r}; there are: {', '.join(PALETTES)}", 2)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("the dashboard needs a terminal; without one, use --json or --once", 2)
     if not sys.stderr.isatty():

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from overlaptop import tui
 from overlaptop.commands import dashboard
-from overlaptop.commands.arguments import add_screen, positive, screen_of
+from overlaptop.commands.arguments import add_screen, positive
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         print_data(workload.parser().format_help())
         return 0
     if not options.json:
-        dashboard.require_terminal(screen_of(options))
+        dashboard.require_terminal(options.theme)
     try:
         launcher = of_workload(workload, words, options.nproc)
         print_message(f"{workload.name} on {launcher.placement.describe}")
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.steps is not None:
         # The job itself stops, and the dashboard keeps showing its last steps.
         words = ["--steps", str(options.steps), *words]
-    return _show(LaunchRequest(workload.name, tuple(words), options.nproc), screen_of(options))
+    return _show(LaunchRequest(workload.name, tuple(words), options.nproc), dashboard.screen_of(options))
 
 
 def _print_records(launcher: Launcher, steps: int | None) -> int:

@@ -65,40 +65,37 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
-    argv = target.argv(words)
+    argv, found = target.argv(words), []
     try:
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=HOST_LIMIT_S,
             start_new_session=True,  # no terminal for questions
         )
     except subprocess.TimeoutExpired:
-        return [_unreached(target, f"it had not answered after {HOST_LIMIT_S:.0f} s")]
+        why = f"it had not answered after {HOST_LIMIT_S:.0f} s"
     except OSError as error:
-        return [_unreached(target, failures.of_start(argv[0], error).reason)]
-    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    found = []
-    for line in output.splitlines():
-        with suppress(msgspec.DecodeError):  # the host's banners and the start script's notes
-            found.append(replace(msgspec.json.decode(line, type=CheckRecord), host=target.name))
-    if found and done.returncode in (0, 1):
-        return found
-    notes = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(_NOTE)]
-    kind, _, note = notes[-1].partition(" ") if notes else ("", "", "")
-    if kind in (FAIL, WAIT):
-        reason = note
-    elif done.returncode == 0:
-        reason = "it ran something else, such as the command= of its key"
+        why = failures.of_start(argv[0], error).reason
     else:
-        ended = target.kind, target.place, done.returncode
-        reason = failures.of_ending(*ended, errors, output).reason
-    return [*found, _unreached(target, reason)]
-
-
-def _unreached(target: Target, reason: str) -> CheckRecord:
-    return CheckRecord(host=target.name, check="host", status="fault", finding=reason, remedy="")
+        notes = [line.partition(" ")[2] for line in done.stdout.splitlines() if line.startswith(_NOTE)]
+        kind, _, note = notes[-1].partition(" ") if notes else ("", "", "")
+        for line in done.stdout.splitlines():
+            with suppress(msgspec.DecodeError):  # the host's banners and the start script's notes
+                found.append(replace(msgspec.json.decode(line, type=CheckRecord), host=target.name))
+        if found and done.returncode in (0, 1):
+            return found
+        if kind in (FAIL, WAIT):
+            why = note
+        elif done.returncode == 0:
+            why = "it ran something else, such as the command= of its key"
+        else:
+            ended = target.kind, target.place, done.returncode
+            why = failures.of_ending(*ended, done.stderr, done.stdout).reason
+    return [*found, CheckRecord(host=target.name, check="host", status="fault", finding=why, remedy="")]
 
 
 def _print(host: str, checks: Iterable[CheckRecord], *, as_json: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.commands import dashboard, once
-from overlaptop.commands.arguments import add_screen, number_from, screen_of, step_number
+from overlaptop.commands.arguments import add_screen, number_from, step_number
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.replay_session import ReplaySession
@@ -74,9 +74,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         if options.json:
             return print_records(session, detail=options.detail)
-        screen = replace(screen_of(options), readonly=True)
-        dashboard.require_terminal(screen)
-        return dashboard.show(session, screen)
+        return dashboard.show(session, replace(dashboard.screen_of(options), readonly=True))
 
 
 def print_records(session: ReplaySession, *, detail: bool) -> int:

@@ -203,7 +203,7 @@ def test_readonly_dashboard_starts_and_changes_nothing(monkeypatch, readonly):
         seen.append({session.send(each) for each in commands})
         return 0
 
-    monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)
+    monkeypatch.setattr(dashboard, "require_terminal", lambda _theme: None)
     monkeypatch.setattr(dashboard, "show", show)
     assert cli.main(["--readonly"] if readonly else []) == 0
     refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
