@@ -26,7 +26,7 @@ For a job on other hosts. `overlaptop watch --help` says what HOST may be.
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts of a command line, at least one, and how to reach them. An empty word and 0: the default."""
+    """The hosts of a command line, at least one, and how to reach them. Empty and 0: the default."""
 
     targets: tuple[targets.Target, ...]
     python: str = ""

@@ -70,14 +70,10 @@ class JobPlacement:
 def place(nproc: int | None = None, device: str = "auto", *, may_share: bool = True) -> JobPlacement:
     """Choose NCCL on this machine's GPUs, else gloo on two processes.
 
-    Args:
-        nproc: number of processes. None: one a GPU, but at least two.
-        device: a workload's option: ``cpu`` always runs on gloo.
-        may_share: the script lets several ranks share a GPU, as bundled workloads do. Other scripts with
-            more processes than GPUs run on gloo, and on one GPU they get one process.
-
-    Raises:
-        LaunchError: ``cuda`` on a machine without a GPU.
+    ``nproc``: number of processes; None: one a GPU, but at least two. ``device``: a workload's option:
+    ``cpu`` always runs on gloo. ``may_share``: the script lets several ranks share a GPU, as bundled
+    workloads do. Other scripts with more processes than GPUs run on gloo, and on one GPU they get one
+    process. Raises LaunchError for ``cuda`` on a machine without a GPU.
     """
     gpus = usable_gpus()
     if device == "cuda" and not gpus:
@@ -99,7 +95,6 @@ def usable_gpus() -> int:
 
 def visible_gpus(installed: int, cuda_visible_devices: str | None) -> int:
     """Return how many of the `installed` GPUs CUDA shows under this CUDA_VISIBLE_DEVICES (None: not set).
-
     As in CUDA, the list ends at the first entry that names no device.
     """
     if cuda_visible_devices is None:
@@ -271,10 +266,8 @@ class Launcher:
         return any("(exitcode: 2)" in line for line in self.output())
 
     def complaint(self, max_lines: int = 12) -> list[str]:
-        """Return the last lines of a failed job's output that name the reason.
-
-        Each failed rank writes the same lines, and torchrun adds a page about itself. Only one rank's lines
-        are kept, each once.
+        """Return the last lines of a failed job's output that name the reason: each failed rank writes the
+        same lines, and torchrun adds a page about itself.
         """
         lines: list[str] = []
         rank: str | None = None

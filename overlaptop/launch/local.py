@@ -123,10 +123,8 @@ class LocalLauncher:
 
     def _set_ending(self, plan: LaunchPlan | None) -> None:
         """Set a new request, or none, and have the worker end the running job first."""
-        self._status = LaunchStatus(
-            LaunchPhase.ENDING, self._status.number + 1, plan.request if plan else None,
-            plan.command_line if plan else "", self._label if self._runs() else "",
-        )  # fmt: skip
+        request, ending = plan.request if plan else None, self._label if self._runs() else ""
+        self._status = LaunchStatus(LaunchPhase.ENDING, self._status.number + 1, request, ending)
         if self._worker is None:
             # A daemon thread: if this process is killed meanwhile, the supervisors end the jobs.
             self._worker = threading.Thread(target=self._work, name="overlaptop-launch", daemon=True)

@@ -20,7 +20,6 @@ class LaunchRequest:
 
     workload: str
     options: tuple[str, ...] = ()
-    """As on a command line, one word each."""
     nproc: int | None = None
     """Number of processes. None: a suitable number for the machine."""
 
@@ -39,10 +38,8 @@ class LaunchRequest:
     @property
     def label(self) -> str:
         """``ddp --bucket-cap-mb 50``, with the number of processes if one was requested."""
-        words = shlex.join((self.workload, *self.options))
-        if self.nproc is not None:
-            words += f" ({self.nproc} processes)"
-        return words
+        processes = "" if self.nproc is None else f" ({self.nproc} processes)"
+        return shlex.join((self.workload, *self.options)) + processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +76,13 @@ class LaunchStatus:
     number: int = 0
     """Counts the requests, so that two equal ones differ."""
     request: LaunchRequest | None = None
-    command_line: str = ""
-    """The command that runs. Empty until it does."""
     ending: str = ""
     """Label of the job that still has to end first."""
     failed: bool = False
-    """OVER: the job failed: it neither finished nor was stopped by us."""
+    """OVER: the job neither finished nor was stopped by us."""
     how: str = ""
     """OVER: how it ended, such as ``exit status 1``."""
 
     @property
     def label(self) -> str:
-        """The request's label. Empty without a request."""
         return self.request.label if self.request is not None else ""

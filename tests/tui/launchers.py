@@ -37,9 +37,7 @@ class FakeLauncher:
     def start(self, plan):
         assert not plan.fault
         self.requests.append(plan.request)
-        self.now = LaunchStatus(
-            LaunchPhase.ENDING, self.now.number + 1, plan.request, plan.command_line, self.running
-        )
+        self.now = LaunchStatus(LaunchPhase.ENDING, self.now.number + 1, plan.request, self.running)
 
     def comes_up(self, job=""):
         """The job before has ended, and this one runs; where `job` is named, it has a hub."""
