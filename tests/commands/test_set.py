@@ -30,36 +30,36 @@ reply = partial(reported, COMMAND)
 
 
 def test_change_is_one_line_and_progress_goes_to_stderr(capsys):
+    states = ("accepted", "agreed", "changing")
     session = PlayedSession(
         [*arrival(), COMMAND],
-        [reply(0, "accepted"), reply(1, "accepted")],
-        [reply(0, "agreed", 7), reply(1, "agreed", 7)],
-        [reply(0, "changing", 7), reply(1, "changing", 7)],
+        *([reply(rank, state, 7) for rank in (0, 1)] for state in states),
         [reply(rank, "changed", 7, f"{CHANGE_LINE}\x1b[2J") for rank in (0, 1)],
     )
     setting.print_change(session, COMMAND)
     out, err = capsys.readouterr()
-    assert out.splitlines() == [f"{CHANGE_LINE}?[2J"]  # it moves no cursor
-    assert err.splitlines() == [
-        f"overlaptop: set bucket_cap_mb 50: {words}"
-        for words in ("accepted", "agreed on step 7", "changing")
-    ]
+    assert out == f"{CHANGE_LINE}?[2J\n"  # it moves no cursor
+    words = [line.partition("overlaptop: set bucket_cap_mb 50: ")[2] for line in err.splitlines()]
+    assert words == ["accepted", "agreed on step 7", "changing"]
 
 
-def test_refusal_and_a_job_that_ends_are_no_endless_wait(capsys):
-    session = PlayedSession(
-        [*arrival(), COMMAND],
-        [reply(0, "failed", None, "rank 1 refuses: its model is compiled")],
-        [reply(1, "refused", None, "its model is compiled")],
-    )
-    with pytest.raises(CommandError, match="not changed: rank 1 refuses: its model is compiled") as failure:
-        setting.print_change(session, COMMAND)
-    assert failure.value.status == 1
-    assert capsys.readouterr().out == ""
-    session = PlayedSession([*arrival(), COMMAND], [reply(0, "changing", 7)], end())
-    reason = "^not known whether it was changed: rank 0 ended before it reported$"
-    with pytest.raises(CommandError, match=reason):
-        setting.print_change(session, COMMAND)
+@pytest.mark.parametrize(
+    ("batches", "why"),
+    [
+        (
+            [[reply(0, "failed", None, "rank 1 refuses: no"), reply(1, "refused", None, "no")]],
+            "not changed: rank 1 refuses: no",
+        ),
+        (
+            [[reply(0, "changing", 7)], end()],
+            "not known whether it was changed: rank 0 ended before it rep",
+        ),
+    ],
+)
+def test_refusal_and_a_job_that_ends_are_no_endless_wait(capsys, batches, why):
+    with pytest.raises(CommandError, match=why) as failure:
+        setting.print_change(PlayedSession([*arrival(), COMMAND], *batches), COMMAND)
+    assert (failure.value.status, capsys.readouterr().out) == (1, "")
 
 
 # A job with knobs
@@ -111,6 +111,9 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set):
         assert [commands.describe(command) for command in job.sent] == [sent]
 
 
+NOT_ALLOWED = "not changed: start the job with --control or attach(control=True) to allow changes"
+
+
 @pytest.mark.parametrize(
     ("words", "status", "complaint"),
     [
@@ -118,32 +121,30 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set):
         ("bucket_cap_mb=0", 2, "bucket_cap_mb must be from 1 to 10000, not 0"),
         ("accumulation=3", 2, "accumulation must be one of 1, 2, 4, 8, not 3"),
         ("accumulation=8", 1, "not changed: rank 0: only between epochs"),
-        (
-            "bucket_cap_mb=50",
-            1,
-            "not changed: start the job with --control or attach(control=True) to allow changes",
-        ),
+        ("bucket_cap_mb=50", 1, NOT_ALLOWED),
+        ("bucket_cap_mb=25", 0, "bucket_cap_mb is 25 MiB already"),
     ],
 )
-def test_what_is_not_allowed_or_refused_is_reported_and_not_sent(run_set, words, status, complaint):
-    job = ObedientJob(BUCKET_CAP_MB, ACCUMULATION, allowed="--control" not in complaint)
+def test_what_is_refused_or_the_same_is_reported_and_not_sent(run_set, words, status, complaint):
+    job = ObedientJob(BUCKET_CAP_MB, ACCUMULATION, allowed=complaint != NOT_ALLOWED)
     done = run_set(job, words)
-    assert (done.returncode, done.stderr, job.sent) == (status, f"overlaptop: {complaint}\n", [])
+    assert (done.returncode, done.stdout, job.sent) == (status, "", [])
+    assert done.stderr == f"overlaptop: {complaint}\n"
 
 
-def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set):
-    done = run_set(ObedientJob(), "lr=1")
-    assert done.stderr == "overlaptop: lr cannot be set; of this job there is: nothing\n"
-    done = run_set(ObedientJob())
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "overlaptop: nothing can be changed of this job\n"
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["lr=1"], 2, "lr cannot be set; of this job there is: nothing"),
+        ([], 0, "nothing can be changed of this job"),
+    ],
+)
+def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set, words, status, said):
+    done = run_set(ObedientJob(), *words)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"overlaptop: {said}\n")
 
 
-def test_a_value_that_all_ranks_have_already_is_not_sent(run_set):
-    job = ObedientJob(BUCKET_CAP_MB)
-    done = run_set(job, "bucket_cap_mb=25")
-    assert (done.returncode, done.stdout, job.sent) == (0, "", [])
-    assert done.stderr == "overlaptop: bucket_cap_mb is 25 MiB already\n"
+CHANGED = [replace(reply(rank, "changed", 7, CHANGE_LINE), old="25", new="50") for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,8 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set):
         [KnobFacts(rank, (replace(BUCKET_CAP_MB, value=None, value_text=""),)) for rank in (0, 1)],
         [welcome(world_size=3)],
         [COMMAND, reply(0, "accepted")],
-        [
-            COMMAND,
-            *(replace(reply(rank, "changed", 7, CHANGE_LINE), old="25", new="50") for rank in (0, 1)),
-        ],
-        [COMMAND, reply(0, "failed", 7, "boom"), replace(reply(1, "changed", 7), old="25", new="50")],
+        [COMMAND, *CHANGED],
+        [COMMAND, reply(0, "failed", 7, "boom"), CHANGED[1]],
     ],
     ids=["ranks differ", "unknown", "a rank not seen", "a change goes on", "just changed", "failed on one"],
 )
@@ -191,8 +189,5 @@ def test_the_list_is_also_one_record_a_knob(run_set):
         "owner": "DistributedDataParallel", "about": "", "code": None, "differs": False, "refusal": None,
     }  # fmt: skip
     assert (second["choices"], second["refusal"]) == ([1, 2, 4, 8], "rank 0: only between epochs")
-
-
-def test_ranks_that_differ_for_good_are_shown_as_they_are(run_set):
     differs = KnobFacts(1, (replace(BUCKET_CAP_MB, value_text="50"),))
     assert "25 (ranks differ)" in run_set(ObedientJob(BUCKET_CAP_MB, then=(differs,))).stdout
