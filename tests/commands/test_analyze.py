@@ -46,21 +46,13 @@ def test_json_tells_waiting_from_transfer():
     assert (by_hta["wait_ns"], by_hta["not_attributed_ns"], by_hta["late_rank"]) == (None, None, None)
 
 
-def test_a_lane_rule_moves_kernels(tmp_path):
-    path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_exchange", stream=8))
-    assert records_of(path)[-1]["comm_ns"] == 0
-    assert records_of(path, "--lane", "comm=my_ex")[-1]["overlap"] == 0.5
-
-
 def test_missing_ranks_are_reported_beside_the_records(tmp_path):
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
     done = run_analyze(tmp_path, "--json")
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
     assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2-3 of 4\n"
-    assert run_analyze(tmp_path / "a.json", "--json").stderr == ""
     title, *_, heading = run_analyze(tmp_path / "a.json").stdout.partition("   overlap")[0].splitlines()
-    assert " · 1 of 4 ranks · " in title
-    assert heading == "whole trace, rank 1"
+    assert (" · 1 of 4 ranks · " in title, heading) == (True, "whole trace, rank 1")
 
 
 # The table
@@ -69,17 +61,11 @@ def test_missing_ranks_are_reported_beside_the_records(tmp_path):
 def test_without_a_terminal_there_is_a_table(tmp_path):
     done = run_analyze(small_job(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0].endswith(
-        f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace"
-    )
-    assert (
-        lines[1]
-        == "67 % of communication is hidden; 20.0 µs of 180 µs (11 %) is not. No rank is clearly late."
-    )
-    assert lines[2] == "whole trace (steps 5-6), all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
-    assert lines[4].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
-    assert lines[6] == ""
+    title, said, whole, _, first, *_ = done.stdout.splitlines()
+    assert title.endswith(f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace")
+    assert said.startswith("67 % of communication is hidden; 20.0 µs of 180 µs (11 %) is not. No rank is")
+    assert whole == "whole trace (steps 5-6), all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
+    assert first.split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
@@ -92,18 +78,6 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds():
     assert "overlap <=78.7 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ddp_25mb", "rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the trace ("),
-        ("tp", "rank 1 trails by 112 ms, which costs nothing: the CPU needs 149 ms a step on all ranks"),
-    ],
-)
-def test_first_line_agrees_with_the_findings_below(name, words):
-    assert run_analyze(DATA / name).stdout.splitlines()[1].startswith(words)
-    assert words not in run_analyze(DATA / name, "--hta").stdout
-
-
 def test_a_line_says_why_it_is_not_known_who_is_late():
     lines = run_analyze(DATA / "ddp_25mb" / "rank0.json.gz").stdout.splitlines()
     assert lines[1] == "who waits for whom is not known: no other rank of its group is known"
@@ -112,6 +86,7 @@ def test_a_line_says_why_it_is_not_known_who_is_late():
 
 def test_table_splits_the_communication_of_each_rank():
     lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
+    assert lines[1].startswith("rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the tra")
     (whole,) = (at for at, line in enumerate(lines) if "of it exposed" in line)
     found = [re.split(r"  +", line.strip()) for line in lines]
     assert found[whole] == [
@@ -126,17 +101,9 @@ def test_an_option_chooses_a_step_for_the_table_and_the_records():
     assert lines[1].startswith("rank 2 is late in 25 of 25 collectives; the others wait ")
     assert lines[2].startswith("step 3, all ranks   overlap ")
     assert [line.split()[:2] for line in lines[4:8]] == [[str(rank), "1"] for rank in range(4)]
-    assert [line.split()[0] for line in lines[9:]] == ["rank", "0", "1", "2", "3"]
-    done = run_analyze(DATA / "ddp_25mb", "--json", "--step", "3")
-    found = records(done.stdout)
-    steps, collectives = found[:4], found[4:]
-    assert [(each["type"], each["rank"], each["step"]) for each in steps] == [
-        ("step", rank, 3) for rank in range(4)
-    ]
-    assert {(each["type"], each["step"], each["late_rank"]) for each in collectives} == {
-        ("collective", 3, 2)
-    }
-    assert len(collectives) == 25
+    found = records_of(DATA / "ddp_25mb", "--step", "3")
+    kinds = [(each["type"], each["step"], each["late_rank"]) for each in found]
+    assert kinds == [("step", 3, 2)] * 4 + [("collective", 3, 2)] * 25
     assert f"{found[0]['exposed_ns'] / 1e6:.2f} ms" in lines[4]
 
 
@@ -154,13 +121,6 @@ def test_a_step_that_is_not_there_is_a_usage_error(options, words):
     assert words in done.stderr
 
 
-def test_without_marks_a_wrong_step_says_that_the_trace_is_one(tmp_path):
-    write(tmp_path / "a.json", kernel(0, 20), kernel(30, 40))
-    done = run_analyze(tmp_path / "a.json", "--step", "3")
-    assert done.returncode == 2
-    assert "no step 3, only 0, the whole trace if it has no ProfilerStep marks (prof.step())" in done.stderr
-
-
 def test_a_step_may_be_written_as_screens_write_it(tmp_path):
     write(tmp_path / "a.json", mark(1284, 0, 50), kernel(0, 20), mark(1285, 50, 90), kernel(60, 20))
     assert "whole trace (steps 1284-1285), " in run_analyze(tmp_path / "a.json").stdout
@@ -170,22 +130,16 @@ def test_a_step_may_be_written_as_screens_write_it(tmp_path):
 # Files that are no traces
 
 
-def hostile(folder):
-    """Files and the words expected of each; tests/formats has all that may be wrong with one."""
-    made = {
-        "empty": (b"", "does not begin with a JSON object"),
-        "control characters": (b'{"traceEvents": [{"ts": "\\u001b[2J\\u0007"}]}', "got `str`"),
-    }
-    found = {Path("/dev/zero"): "not a regular file", folder / "nothing": "no such file"}
-    for name, (content, words) in made.items():
-        (folder / name).write_bytes(content)
-        found[folder / name] = words
-    (folder / "none").mkdir()
-    return found | {folder / "none": "no trace in this folder"}
-
-
 def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path):
-    for path, words in hostile(tmp_path).items():
+    """tests/formats has all that may be wrong with one."""
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "none").mkdir()
+    for path, words in {
+        Path("/dev/zero"): "not a regular file",
+        tmp_path / "nothing": "no such file",
+        tmp_path / "empty": "does not begin with a JSON object",
+        tmp_path / "none": "no trace in this folder",
+    }.items():
         for options in (["--json"], ["--json", "--hta"], []):
             done = run_analyze(path, *options)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), path

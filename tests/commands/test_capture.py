@@ -46,14 +46,11 @@ FAILING = (
 )
 
 
-def test_failure_names_the_rank_and_is_status_1(capsys):
+def test_failure_names_the_rank_and_has_a_record_of_each(capsys):
     with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
         capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=False)
     assert failure.value.status == 1
     assert capsys.readouterr().out.splitlines() == ["/there/?[2Jrank0.json.gz"]
-
-
-def test_every_rank_has_a_record_also_one_that_failed(capsys):
     with pytest.raises(CommandError):
         capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=True)
     found = records(capsys.readouterr().out)
