@@ -3,15 +3,13 @@
 import io
 import re
 
-import pytest
-
 from overlaptop.commands.findings import SAY_AGAIN_NS, FindingsLog
 from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0
 from tests.formats.traces import DATA
-from tests.tui.waits import STEPS, say_step, waiting_job
+from tests.tui.waits import waiting_job
 
 from .running import records, run_here
 
@@ -32,13 +30,6 @@ def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record():
     (found, *_) = findings_of(records(run_here("analyze", str(DATA / "ddp_25mb"), "--json").stdout))
     assert list(found) == FIELDS
     assert (found["rule"], found["ranks"], found["certainty"]) == ("launch_bound", [2], "likely")
-
-
-@pytest.mark.parametrize(("traces", "slowed"), [("ddp_25mb", [0, 1, 3]), ("fsdp2", None), ("tp", None)])
-def test_a_trace_shows_where_waiting_slows_compute(traces, slowed):
-    found = findings_of(records(run_here("analyze", str(DATA / traces), "--json").stdout))
-    ranks = [each["ranks"] for each in found if each["rule"] == "slowed_by_waiting"]
-    assert ranks == ([slowed] if slowed else [])
 
 
 def test_once_says_how_many_findings_there_are_and_the_first():
@@ -64,17 +55,6 @@ def test_a_stream_has_a_finding_as_it_comes_up():
     writer.write(session.tick())
     found = findings_of(records(out.getvalue()))
     assert [each["ranks"] for each in found if each["rule"] == "slow_compute"] == [[2]]
-
-
-def test_a_finding_that_comes_up_is_written_once_it_has_held():
-    session, log = waiting_job(late=lambda _number: None), FindingsLog()
-    assert log.due(session.tick()) == []
-    for number in range(STEPS, STEPS + 60):
-        say_step(session, number, late=2)
-        session.tick()
-    for second in range(4):
-        session.clock.pass_s(1)
-        assert bool(log.due(session.tick())) == (second == 1)
 
 
 def test_finding_that_still_holds_is_written_now_and_then():

@@ -69,12 +69,12 @@ def test_who_is_late_is_the_first_line_as_on_the_overview():
 
 
 class LongSteps(PlayedSession):
-    """Rank 0 is late in steps of so many seconds (`in_turn`: in every other step); rank 1 measures one step
-    in `every`. Timelines come from the moment they are asked for; from step `stands` on, no step ends.
+    """Rank 0 is late in steps of so many seconds. Timelines come from the moment they are asked for; from
+    step `stands` on, no step ends.
     """
 
-    def __init__(self, clock, step_s, stands=inf, every=1, *, in_turn=False):
-        self._step_s, self._stands, self._every, self._in_turn = step_s, stands, every, in_turn
+    def __init__(self, clock, step_s, stands=inf):
+        self._step_s, self._stands = step_s, stands
         super().__init__([*arrival(), *self._steps(0)[::2]], hub_state=HubState.LIVE)
         self.clock = clock
         self._watched, self._sent = False, 1
@@ -86,18 +86,14 @@ class LongSteps(PlayedSession):
     def tick(self):
         done = (self.clock.at_ns - T0) / S / self._step_s
         if self._watched and self._sent < min(done, self._stands):
-            made = self._steps(self._sent)
-            unmeasured_too = [*made[:2], unmeasured(1, self._sent, self._step_s * 1000)]
-            self._batches.append(unmeasured_too if self._sent % self._every else made)
+            self._batches.append(self._steps(self._sent))
             self._sent += 1
         return super().tick()
 
     def _steps(self, number):
         """Totals and timeline of both ranks: they compute, then one all-reduce moves bytes for a tenth."""
-        made = []
-        end_ms = round(self._step_s * 1000)
-        begins = [round(0.9 * end_ms), round(0.6 * end_ms)]
-        for rank, begins_ms in enumerate(begins[::-1] if self._in_turn and number % 2 else begins):
+        made, end_ms = [], round(self._step_s * 1000)
+        for rank, begins_ms in enumerate((round(0.9 * end_ms), round(0.6 * end_ms))):
             totals = step(
                 rank, number, compute=begins_ms, comm=end_ms - begins_ms, hidden=0, idle=0, stall=0
             )
@@ -114,8 +110,6 @@ class LongSteps(PlayedSession):
     ("session", "said", "limit_s"),
     [
         ({"step_s": 2.0}, "rank 0 is late in 8 of 8 collectives", 18),
-        ({"step_s": 1.0, "every": 2}, "rank 0 is late in 8 of 8 collectives", 16),
-        ({"step_s": 1.0, "in_turn": True}, "No rank is clearly late.", 18),
         ({"step_s": 12.0}, "Too few steps yet to say who is late.", 30),
         ({"step_s": 1.0, "stands": 2}, "Too few steps yet to say who is late.", 20),
     ],
@@ -145,25 +139,21 @@ def test_where_steps_are_left_out_for_good_it_is_said_why():
     assert page.splitlines()[1] == f"overlap is not known: {why}"
 
 
-def test_row_names_the_newest_step_and_has_figures_of_measured_ones():
-    page = page_of(totals(1, 0), totals(0, 0), unmeasured(0, 7))
-    assert (cells(page, 0)[1], cells(page, 0)[3]) == ("7", "75.0 %")
-
-
 def test_rows_are_means_over_the_steps_of_the_totals():
     page = page_of(
-        *(totals(rank, number, hidden=hidden) for number, hidden in enumerate((5, 15)) for rank in (0, 1))
+        *(totals(rank, number, hidden=hidden) for number, hidden in enumerate((5, 15)) for rank in (0, 1)),
+        unmeasured(0, 7),
     )
     assert "overlap ≤50.0 %   exposed 10.0 ms" in page
     assert "last 20 s (2 steps), mean of 2 ranks" in page
-    for rank in (0, 1):
-        assert cells(page, rank)[1:5] == ["1", "50.0 ms", "50.0 %", "10.0 ms"]
+    assert [cells(page, rank)[1:5] for rank in (0, 1)] == [
+        [newest, "50.0 ms", "50.0 %", "10.0 ms"] for newest in ("7", "1")
+    ]
 
 
 def test_steps_of_the_hubs_history_are_not_the_present_state():
-    first, *more = ([totals(0, number), totals(1, number)] for number in (760, 1_134, 2_000))
-    begun = [welcome(), rank_info(0), rank_info(1)]
-    page = render(settle(PlayedSession(begun, first, more[0], [*more[1], status()])))
+    batches = [[totals(0, number), totals(1, number)] for number in (760, 1_134, 2_000)]
+    page = render(settle(PlayedSession(arrival()[:-1], *batches[:2], [*batches[2], status()])))
     assert [cells(page, rank)[1] for rank in (0, 1)] == ["2,000", "2,000"]
 
 
@@ -201,30 +191,21 @@ def test_words_from_a_machine_cannot_steer_the_terminal():
     assert "]0;pwned" in page
 
 
-def machine_cells(page, rank):
-    """Of the second table."""
-    return cells(page[page.index("NVLink") :], rank)
-
-
-def test_rates_of_links_and_numa_nodes_stand_below():
+def test_rates_of_links_and_numa_nodes_and_the_remedy_stand_below():
     assert "NVLink" not in page_of(totals(0, 0), totals(1, 0), device(0, ""))
     rates = sample(0, nvlink=(281 * GB, 140 * GB), pcie=(1_200_000_000, 600_000_000))
-    known = [device(0), numa(0), rates, numa(1, gpu_node=None, cpu_set="", state="unknown")]
-    page = page_of(*known, totals(0, 0), totals(1, 0))
-    assert machine_cells(page, 0) == [
-        "0", "281 GB/s", "140 GB/s", "62 %", "1.20 GB/s", "0.60 GB/s", "2 %", "0", "CPUs 0-31", "bound",
-    ]  # fmt: skip
-    assert machine_cells(page, 1) == ["1", *["–"] * 8, "unknown"]
-    assert "To mend it" not in page
-
-
-def test_remedy_is_printed_once_for_ranks_bound_alike():
     reason, advice = "runs on node 0, its GPU is on node 1", "torchrun --numa-binding=node\x1b[2J"
-    facts = [numa(rank, state="wrong node", reason=reason, advice=advice) for rank in (0, 1)]
-    page = page_of(*facts, totals(0, 0), totals(1, 0))
-    assert [line for line in page.splitlines() if "To mend it" in line] == [
-        f"rank 0, 1: {reason}. To mend it: torchrun --numa-binding=node?[2J"
-    ]
+    wrong = {"state": "wrong node", "reason": reason, "advice": advice}
+    known = [device(0), numa(0, **wrong), rates, numa(1, gpu_node=None, cpu_set="", **wrong)]
+    page = page_of(*known, totals(0, 0), totals(1, 0))
+    below = page[page.index("NVLink") :]
+    assert cells(below, 0) == [
+        "0", "281 GB/s", "140 GB/s", "62 %", "1.20 GB/s", "0.60 GB/s", "2 %", "0", "CPUs 0-31",
+        "wrong node",
+    ]  # fmt: skip
+    assert cells(below, 1) == ["1", *["–"] * 8, "wrong node"]
+    mended = f"rank 0, 1: {reason}. To mend it: torchrun --numa-binding=node?[2J"
+    assert [line for line in page.splitlines() if "To mend it" in line] == [mended]
 
 
 def page_of_one_of_two(**changes):

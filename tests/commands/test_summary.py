@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from overlaptop.commands.dashboard import last_words
 from overlaptop.runs.run_log import RunLog
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import info, status, unmeasured, welcome
+from tests.fleet.builders import status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import STEPS, say_step, waiting_job
 
@@ -54,14 +54,3 @@ def test_last_words_tell_a_hang_before_the_end():
     troubles = troubles[troubles.index("troubles") + 1 :]
     assert "no step has ended since" in troubles[0]
     assert "killed by SIGKILL" in troubles[1]
-
-
-def test_last_words_are_of_the_newest_job_alone():
-    session, log = waiting_job(), RunLog()
-    log.take(session.tick())
-    session.say(welcome(job="job-2", world_size=4), status(), *(info(rank) for rank in range(4)))
-    session.clock.pass_s(10)
-    for number in range(STEPS):
-        say_step(session, number)
-    log.take(session.tick())
-    assert "late ranks" not in last_words(log, session.tick())

@@ -72,15 +72,11 @@ def test_a_table_and_last_lines_tell_what_was_found(job):
     assert job.value == 25
 
 
-def test_with_keep_the_best_value_is_set(job):
-    done = run_here("tune", "--keep", "--values", "60,400")
-    assert (done.returncode, job.value) == (0, 60)
-
-
-def test_with_keep_nothing_is_set_where_no_value_is_shorter(job):
-    done = run_here("tune", "--keep", "--values", "3,400")
-    assert (done.returncode, job.value) == (0, 25)
-    assert done.stdout.endswith("bucket_cap_mb 25 MiB: no value tried is shorter\n")
+@pytest.mark.parametrize(("values", "kept"), [("60,400", 60), ("3,400", 25)])
+def test_with_keep_the_best_value_is_set_if_it_is_shorter(job, values, kept):
+    done = run_here("tune", "--keep", "--values", values)
+    assert (done.returncode, job.value) == (0, kept)
+    assert done.stdout.endswith("bucket_cap_mb 25 MiB: no value tried is shorter\n") == (kept == 25)
 
 
 def test_records_tell_each_trial_each_value_and_the_result(job):
@@ -106,55 +102,39 @@ def test_a_small_budget_says_what_is_known_and_how_to_give_more(job):
     assert (value["difference_low"], value["difference_high"], result["best"]) == (None, None, None)
 
 
-def test_interrupted_it_prints_what_was_measured(job):
-    def on_tick(number):
-        if number == 200:
-            raise KeyboardInterrupt
+def interrupt(_job):
+    raise KeyboardInterrupt
 
-    job.on_tick = on_tick
+
+@pytest.mark.parametrize(("stop", "status"), [(interrupt, 130), (Session.end, 1)])
+def test_trials_that_end_early_still_tell_what_was_found(job, stop, status):
+    job.on_tick = lambda number: stop(job) if number == 200 else None
     done = run_here("tune")
-    assert done.returncode == 130
-    assert done.stdout.startswith("bucket_cap_mb ")
-
-
-def test_a_job_that_ends_meanwhile_still_tells_what_was_found(job):
-    job.on_tick = lambda number: job.end() if number == 150 else None
-    done = run_here("tune")
-    assert done.returncode == 1
-    assert done.stdout.startswith("bucket_cap_mb ")
-    assert done.stderr.endswith("overlaptop: the job ended\n")
-
-
-def forbid(job):
-    job.fleet.apply(info(0, control_allowed=False))
-
-
-def narrow(job):
-    job.knob = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
-    job._tell_knob()
+    assert (done.returncode, done.stdout.startswith("bucket_cap_mb ")) == (status, True)
+    assert done.stderr.endswith("overlaptop: the job ended\n") == (status == 1)
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "complaint"),
+    ("words", "complaint"),
     [
-        (["--range", "200:300"], 2, "bucket_cap_mb must be from 1 to 100\n"),
-        (["--range", "0:5"], 2, "bucket_cap_mb must be from 1 to 100\n"),
-        (["--values", "25"], 2, "bucket_cap_mb is 25 already"),
-        (["--values", "200"], 2, "bucket_cap_mb must be from 1 to 100, not 200"),
-        (["--values", "5,x"], 2, "must be whole numbers with commas between them"),
-        (["--values", "5", "--range", "1:5"], 2, "not allowed with argument"),
-        (["--knob", "lr"], 2, "lr cannot be set; of this job there is: bucket_cap_mb"),
+        (["--range", "200:300"], "bucket_cap_mb must be from 1 to 100\n"),
+        (["--values", "25"], "bucket_cap_mb is 25 already"),
+        (["--values", "200"], "bucket_cap_mb must be from 1 to 100, not 200"),
+        (["--values", "5,x"], "must be whole numbers with commas between them"),
+        (["--values", "5", "--range", "1:5"], "not allowed with argument"),
+        (["--knob", "lr"], "lr cannot be set; of this job there is: bucket_cap_mb"),
     ],
 )
-def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, status, complaint):
+def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, complaint):
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
-    narrow(job)
+    job.knob = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
+    job._tell_knob()
     done = run_here("tune", *words)
-    assert (done.returncode, complaint in done.stderr, job.value) == (status, True, 25)
+    assert (done.returncode, complaint in done.stderr, job.value) == (2, True, 25)
 
 
 def test_a_job_without_control_is_not_tried(job):
-    forbid(job)
+    job.fleet.apply(info(0, control_allowed=False))
     done = run_here("tune")
     assert (done.returncode, job.sent) == (1, [])
     assert "start the job with --control" in done.stderr
@@ -174,15 +154,6 @@ def test_ranks_without_a_step_are_not_waited_for_for_ever(job, monkeypatch):
     done = run_here("tune")
     complaint = "rank 1 finished no step within 0 s: nothing can be measured"
     assert (done.returncode, done.stderr) == (1, f"overlaptop: {complaint}\n")
-
-
-def test_it_says_once_which_rank_it_waits_for(job, monkeypatch):
-    monkeypatch.setattr(trials, "ANNOUNCE_S", 0.0)
-    job.fleet.apply(step(0, 0))
-    looks = iter([job.fleet.snapshot()] * 5)
-    monkeypatch.setattr(job, "tick", lambda: next(looks, None) or Session.tick(job))
-    told = run_here("tune", "--budget", "60").stderr.splitlines()
-    assert told.count("overlaptop: waits for the first step of rank 1") == 1
 
 
 # Real jobs
