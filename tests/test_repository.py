@@ -24,37 +24,23 @@ TREES = {
 }
 
 
-def _through_a_symlink(path: Path) -> bool:
-    return any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(ROOT))
-
-
-def test_pyproject_lists_exactly_the_packages_that_are_there() -> None:
+def test_pyproject_lists_exactly_the_folders_with_modules() -> None:
     found = {
-        ".".join((name, *init.parent.relative_to(tree).parts))
+        ".".join((name, *module.parent.relative_to(tree).parts))
         for name, tree in TREES.items()
-        for init in tree.rglob("__init__.py")
-        if not _through_a_symlink(init)
+        for module in tree.rglob("*.py")
+        if not any(parent.is_symlink() for parent in module.parents if parent.is_relative_to(ROOT))
     }
     listed = PYPROJECT["tool"]["setuptools"]["packages"]
     assert len(listed) == len(set(listed))
     assert set(listed) == found
 
 
-def test_every_folder_with_modules_is_a_package() -> None:
-    modules = [path for tree in TREES.values() for path in tree.rglob("*.py")]
-    assert {path.parent for path in modules if not (path.parent / "__init__.py").exists()} == set()
-
-
-def test_package_dir_maps_the_trees_that_lie_at_the_top() -> None:
-    mapping = PYPROJECT["tool"]["setuptools"]["package-dir"]
-    assert {name: ROOT / folder for name, folder in mapping.items()} == TREES
-
-
 @pytest.mark.parametrize("name", ["agent", "workloads"])
 def test_a_relative_symlink_shows_each_outer_tree_inside_the_package(name: str) -> None:
-    link = ROOT / "overlaptop" / name
-    assert link.is_symlink()
-    assert link.readlink() == Path("..") / name
+    assert (ROOT / "overlaptop" / name).readlink() == Path("..") / name
+    mapping = PYPROJECT["tool"]["setuptools"]["package-dir"]
+    assert ROOT / mapping[f"overlaptop.{name}"] == TREES[f"overlaptop.{name}"]
 
 
 def test_it_runs_beside_a_clone_named_like_the_package(tmp_path: Path) -> None:

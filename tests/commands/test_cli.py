@@ -50,21 +50,6 @@ def test_nothing_is_imported_that_is_not_needed(code, unwanted):
     assert loaded & unwanted == set()
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("relay", ["What `overlaptop HOST` starts on that host"]),
-        ("analyze", ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status"]),
-        ("demo ddp --json --", ["--bucket-cap-mb MB"]),
-        ("tune", ["leaves nothing to undo"]),
-        ("slack", ["critical path", "2%"]),
-    ],
-)
-def test_help_explains(command, words):
-    page = run_here(*command.split(), "--help").stdout
-    assert [word for word in words if word not in page] == []
-
-
 @pytest.mark.parametrize("command", ["doctor", "--list", "analyze"])
 def test_a_package_that_is_missing_is_one_line_and_status_1(command):
     blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual")
@@ -102,7 +87,6 @@ USAGE_ERRORS = {
         ("--redonly", "unrecognized arguments: --redonly; did you mean --readonly?"),
         ("--json demo", "demo is a command and comes first; a host of that name is ssh://demo"),
         ("--steps 3", "--steps goes with --json"),
-        ("--once --json --steps 3", "--steps goes with --json"),
         ("--json --steps 0", "must be a positive whole number"),
         ("--json --job ../etc", "is no job's key"),
         ("--list --once", "--list goes with"),
@@ -140,11 +124,9 @@ USAGE_ERRORS = {
         ("bucket_cap_mb", "must be NAME=VALUE with a whole number or script, not 'bucket_cap_mb'"),
         ("bucket_cap_mb=99999999999", "must be NAME=VALUE with a whole number"),
         ("bucket_cap_mb=\u0661", "must be NAME=VALUE with a whole number"),
-        ("=5", "must be NAME=VALUE"),
         ("bucket_cap_mb=5 --json", "--json goes without NAME=VALUE"),
     ],
     "tune": [
-        ("--range 1", "must be A:B, two whole numbers with A <= B, not '1'"),
         ("--range 9:1", "must be A:B, two whole numbers with A <= B, not '9:1'"),
         ("--nproc 2", "go with SCRIPT"),
         ("-- --steps 5", "go with SCRIPT"),
@@ -174,19 +156,16 @@ def test_a_usage_error_is_status_2_and_a_line_on_stderr(words, reason):
     assert not usage or usage[0].startswith("usage: ")
 
 
-@pytest.mark.parametrize(
-    "line", ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"]
-)
+@pytest.mark.parametrize("line", ["--json", "--once", "--json --job abc", "capture", "set", "tune"])
 def test_without_a_job_the_answer_is_one_line_and_status_1(line):
     done = run_here(*line.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("overlaptop: no job with an agent runs here; start one: torchrun ")
 
 
-@pytest.mark.parametrize("command", ["--json", "changes"])
-def test_socket_folder_that_others_may_enter_is_refused(command, socket_dir):
+def test_socket_folder_that_others_may_enter_is_refused(socket_dir):
     socket_dir.chmod(0o755)
-    done = run_here(command)
+    done = run_here("--json")
     socket_dir.chmod(0o700)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert str(socket_dir) in done.stderr

@@ -12,14 +12,6 @@ from tests.processes import eventually
 from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
-def assert_ended_by(terminal, signum, traces):
-    terminal.process.send_signal(signum)
-    assert terminal.wait() == 128 + signum, terminal.seen[-3000:]
-    assert LEAVE_ALTERNATE_SCREEN in terminal.seen
-    assert b"Traceback" not in terminal.seen
-    assert traces.alive() == []
-
-
 def test_a_dashboard_whose_terminal_goes_away_ends(traces):
     with Terminal() as terminal:
         terminal.read_until(b"workloads")
@@ -57,19 +49,6 @@ def test_job_that_failed_is_explained_after_the_dashboard(traces):
     assert traces.alive() == []
 
 
-def test_workload_can_be_chosen_and_ends_with_the_dashboard(traces):
-    with Terminal() as terminal:
-        terminal.read_until(b"workloads")
-        terminal.type("w")
-        terminal.read_until(b"tensor_parallel")
-        terminal.type("\r")
-        terminal.read_until(b"\xe2\x97\x8f live")
-        terminal.type("\x03")
-        assert terminal.wait() == 130
-        assert LEAVE_ALTERNATE_SCREEN in terminal.seen
-    assert traces.alive() == []
-
-
 def test_dashboard_is_not_drawn_into_a_file(tmp_path):
     with (tmp_path / "stderr").open("wb") as file, Terminal("demo", stderr=file) as terminal:
         assert terminal.wait() == 2
@@ -85,13 +64,6 @@ def test_relay_is_not_for_a_terminal():
         assert terminal.seen.count(b"\n") == 1
 
 
-# Another workload from the dashboard's keys
-
-
-def jobs_are(condition):
-    return eventually(lambda: condition(list_jobs()), START_LIMIT_S)
-
-
 @pytest.mark.timeout(300)
 def test_dashboard_turns_to_another_workload_and_ends_both(traces):
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
@@ -105,14 +77,17 @@ def test_dashboard_turns_to_another_workload_and_ends_both(traces):
         assert is_alive(first.hub_pid, first.hub_start_ticks)  # a typo ends nothing
         # Ctrl-U clears the options that are there; y ends the job that runs.
         terminal.type(f"\x15{' '.join(SMALL_MATMUL)} --size-mb 0.2\ry")
-        assert jobs_are(lambda jobs: bool(jobs) and first.job not in [job.job for job in jobs])
+        eventually(lambda: (jobs := list_jobs()) and first not in jobs, START_LIMIT_S)
         terminal.seen = b""
         terminal.read_until(STEPS)
         terminal.type("w")
         terminal.read_until(b"ended here")
-        assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
-        (second,) = list_jobs()
+        (second,) = eventually(lambda: (jobs := list_jobs()) and jobs[0].rank_pids and jobs, START_LIMIT_S)
         assert not is_alive(first.hub_pid, first.hub_start_ticks)
         arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
         assert arguments[-3:-1] == ["--size-mb", "0.2"]
-        assert_ended_by(terminal, signal.SIGHUP, traces)
+        terminal.process.send_signal(signal.SIGHUP)
+        assert terminal.wait() == 128 + signal.SIGHUP, terminal.seen[-3000:]
+        assert LEAVE_ALTERNATE_SCREEN in terminal.seen
+        assert b"Traceback" not in terminal.seen
+    assert traces.alive() == []
