@@ -33,11 +33,9 @@ H200 = {
     "sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n",
     "sys/bus/pci/devices/0000:43:00.0/vendor": "0x10de\n",
     "sys/bus/pci/devices/0000:43:00.0/class": "0x030200\n",
-    # An NVSwitch, and the host's bridge: neither is a GPU.
+    # An NVSwitch.
     "sys/bus/pci/devices/0000:05:00.0/vendor": "0x10de\n",
     "sys/bus/pci/devices/0000:05:00.0/class": "0x068000\n",
-    "sys/bus/pci/devices/0000:00:00.0/vendor": "0x8086\n",
-    "sys/bus/pci/devices/0000:00:00.0/class": "0x060000\n",
     "proc/self/mounts": "overlay / overlay rw 0 0\n",
 }
 """Two H200s under driver 580, as sysfs and /dev show them; what no check reads is left out."""
@@ -142,10 +140,6 @@ def changed(**values):
     return change
 
 
-def mounted(kind):
-    return changed(files={**H200, "proc/self/mounts": f"server:/x / {kind} rw 0 0\n"})
-
-
 def refused(function, code):
     return lambda scene: scene.nvml.refuse.update({function: code})
 
@@ -163,10 +157,6 @@ def no_gpu_seen(caught="", **environ):
     return change
 
 
-def of_torch(version):
-    return lambda scene: setattr(scene.torch, "__version__", version)
-
-
 def raising(error):
     def fail(*_arguments):
         raise error
@@ -174,15 +164,16 @@ def raising(error):
     return fail
 
 
+LUSTRE = {**H200, "proc/self/mounts": "server:/x / lustre rw 0 0\n"}
+UNSEEN = {name: text for name, text in H200.items() if not name.startswith("dev/")}
+
+
 @pytest.mark.parametrize(
     ("change", "check", "status", "words"),
     [
         (changed(free_bytes=8 << 20), "sockets", "warning", "has 8 MiB left: make room"),
-        (mounted("lustre"), "sockets", "warning", "network file system (lustre)"),
-        (
-            changed(files={name: text for name, text in H200.items() if not name.startswith("dev/")}),
-            "devices", "warning", "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0",
-        ),
+        (changed(files=LUSTRE), "sockets", "warning", "network file system (lustre)"),
+        (changed(files=UNSEEN), "devices", "warning", "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"),
         (changed(size=os.terminal_size((50, 40))), "terminal", "warning", "50x40: widen it"),
         (changed(environ={"TERM": "dumb", "LANG": "C.UTF-8"}), "terminal", "warning", "TERM is 'dumb'"),
         (changed(environ={"TERM": "xterm"}), "unicode", "warning", "the locale is not set"),
@@ -191,7 +182,7 @@ def raising(error):
         (refused("nvmlGpmQueryDeviceSupport", 3), "gpm", "ok", "not supported by this GPU"),
         (refused("nvmlGpmSampleGet", 4), "gpm", "warning", "no permission; links"),
         (changed(torch=None), "torch", "warning", "has none, so nothing trains with it"),
-        (of_torch("2.6.0+cu124"), "torch", "warning", "made for 2.8 and newer"),
+        (lambda scene: setattr(scene.torch, "__version__", "2.6"), "torch", "warning", "made for 2.8 and"),
         (changed(torch__version__cuda=None), "torch", "warning", "install a build of torch for CUDA"),
         (no_gpu_seen(), "torch", "warning", "sees 0 GPUs of 2: this torch and the driver have to fit"),
         (no_gpu_seen("the driver is too old"), "torch", "warning", "of 2 (the driver is too old)"),
@@ -217,14 +208,12 @@ def test_each_thing_that_is_amiss_has_its_finding(scene, change, check, status, 
     assert words in f"{found.finding}: {found.remedy}"
 
 
-def test_a_device_that_this_user_may_not_open_is_named(scene, monkeypatch):
+def test_a_device_that_cannot_be_opened_and_a_missing_ssh_are_named(scene, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "nvidiactl")
-    assert scene.look()["devices"].finding == "this user may not open /dev/nvidiactl"
-
-
-def test_without_ssh_no_host_is_reached_by_name(scene, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    assert scene.look()["ssh"].status == "warning"
+    found = scene.look()
+    assert found["devices"].finding == "this user may not open /dev/nvidiactl"
+    assert found["ssh"].status == "warning"
 
 
 # The socket directory and the jobs in it
@@ -265,27 +254,24 @@ def write(key, **changes):
     write_job(replace(made, **changes))
 
 
-def test_a_job_is_a_line_with_its_protocol(scene):
-    write("abc")
+OTHER = "watch it by `/venv/bin/python -m overlaptop`, or update"
+PROFILED = {f"proc/{RANK_PID + 1}/environ": "PATH=/bin\0CUDA_INJECTION64_PATH=/opt/x.so\0"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "files", "status", "words"),
+    [
+        (0, {}, "ok", f"abc, train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}: "),
+        (-1, {}, "fault", f"{OTHER} that one"),
+        (1, {}, "fault", f"{OTHER} this one"),
+        (0, PROFILED, "warning", f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}"),
+    ],
+)
+def test_a_job_is_a_line_with_its_protocol_or_its_profiler(scene, protocol, files, status, words):
+    write("abc", protocol=PROTOCOL_VERSION + protocol)
+    scene.files |= files
     found = scene.look()["jobs"]
-    words = f"abc, train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}"
-    assert (found.status, found.finding) == ("ok", words)
-
-
-@pytest.mark.parametrize(("other", "older"), [(-1, "that one"), (1, "this one")])
-def test_a_job_of_another_protocol_is_a_fault(scene, other, older):
-    write("abc", protocol=PROTOCOL_VERSION + other)
-    found = scene.look()["jobs"]
-    assert found.status == "fault"
-    assert found.remedy == f"watch it by `/venv/bin/python -m overlaptop`, or update {older}"
-
-
-def test_a_profiler_in_a_ranks_environment_is_a_warning(scene):
-    write("abc")
-    scene.files[f"proc/{RANK_PID + 1}/environ"] = "PATH=/bin\0CUDA_INJECTION64_PATH=/opt/x.so\0"
-    found = scene.look()["jobs"]
-    assert found.status == "warning"
-    assert f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}" in found.finding
+    assert (found.status, words in f"{found.finding}: {found.remedy}") == (status, True)
 
 
 def test_port_of_a_gathered_job_out_of_reach_is_a_warning(scene):
