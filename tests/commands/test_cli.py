@@ -1,16 +1,24 @@
 """What all commands have in common: what they import, how they refuse, and what they do without a job."""
 
+import errno
+import io
+import os
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from overlaptop import __version__, cli
 from overlaptop.commands import COMMANDS, dashboard
+from overlaptop.commands.output import needs_ascii
+from overlaptop.jobs.gather_key import key_path, read_key
 from overlaptop.wire.commands import make_setting, make_trial
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
 
-from .running import run_code, run_here
+from .running import OVERLAPTOP, START_LIMIT_S, Terminal, overlaptop, run_code, run_here
 
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
 
@@ -187,3 +195,98 @@ def test_readonly_dashboard_starts_and_changes_nothing(monkeypatch, readonly):
     assert cli.main(["--readonly"] if readonly else []) == 0
     refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
     assert seen == [(readonly, readonly), {refusal}]
+
+
+INITIALIZE = (
+    '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-03-26", '
+    '"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--once --wait", b"waiting: "),
+        ("--json --wait", b"waiting: "),
+        ("record --wait", b"waiting: "),
+        ("exporter --port 0", b"/metrics"),
+        ("", b"workloads"),
+    ],
+)
+def test_ctrl_c_ends_a_command_that_waits(words, shown):
+    with Terminal(*words.split()) as terminal:
+        terminal.read_until(shown)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.wait() == 130
+        assert b"Traceback" not in terminal.seen
+
+
+def test_ctrl_c_ends_the_server_for_ai_agents():
+    pytest.importorskip("mcp")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*OVERLAPTOP, "mcp"], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as server:
+        server.stdin.write(INITIALIZE)
+        server.stdin.flush()
+        assert "serverInfo" in server.stdout.readline()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(START_LIMIT_S) == 130
+        assert server.stderr.read() == ""
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path):
+    (tmp_path / "shtab.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('imported', flush=True)\n"
+        "FILE, complete = None, lambda *_, **__: ''\n"
+    )
+    done = overlaptop("completion", "bash", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (130, "imported", "")
+
+
+COMPLETION = ["completion", "bash"]
+
+
+def printed(encoding, *words):
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = overlaptop(*words, env=environ, encoding=encoding.partition(":")[0])
+    assert "Error" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "gbk"])
+def test_output_fits_any_encoding(encoding, tmp_path):
+    assert "complete" in printed(encoding, *COMPLETION)
+    (tmp_path / "≥é–界").write_text("{")
+    assert "overlaptop: " in printed(encoding, "analyze", str(tmp_path / "≥é–界"))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "gbk", "utf-8"])
+def test_ascii_is_drawn_unless_the_encoding_is_utf(encoding, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    assert needs_ascii() == (encoding != "utf-8")
+
+
+@pytest.mark.parametrize(("words", "unbuffered"), [(COMPLETION, ""), (["--help"], "1")])
+def test_a_full_disk_is_one_line_and_status_1(words, unbuffered):
+    with Path("/dev/full").open("w") as full:
+        environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(
+            [*OVERLAPTOP, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environ
+        )
+    assert done.stderr == f"overlaptop: stdout cannot be written: {os.strerror(errno.ENOSPC).lower()}\n"
+    assert done.returncode == 1
+
+
+def test_a_key_is_written_once_and_never_printed(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    first = run_here("key")
+    key = read_key()
+    second = run_here("key")
+    assert (first.returncode, first.stdout) == (0, "")
+    words = (
+        f"overlaptop: wrote {key_path()}; without a shared home, copy it to all nodes of the job: scp -p\n"
+    )
+    assert first.stderr == words
+    assert second.returncode == 1
+    assert second.stderr == f"overlaptop: {key_path()} exists: remove it first to replace the key\n"
+    assert read_key() == key
+    assert key.hex() not in first.stderr + second.stderr

@@ -1,14 +1,20 @@
-"""``overlaptop set``: what it prints, and its exit status."""
+"""``overlaptop set``, ``capture`` and ``changes``: what they print, and their exit status."""
 
+from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from overlaptop.commands import following
+from overlaptop.commands import capture, changes, following
 from overlaptop.commands import set as setting
 from overlaptop.commands.output import CommandError
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.jobs import change_log
+from overlaptop.records import ChangeRecord
 from overlaptop.wire import commands
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB, status, welcome
 
@@ -187,3 +193,103 @@ def test_the_list_is_also_one_record_a_knob(run_set):
     assert (second["choices"], second["refusal"]) == ([1, 2, 4, 8], "rank 0: only between epochs")
     differs = KnobFacts(1, (replace(BUCKET_CAP_MB, value_text="50"),))
     assert "25 (ranks differ)" in run_set(ObedientJob(BUCKET_CAP_MB, then=(differs,))).stdout
+
+
+CAPTURE = commands.make(commands.CAPTURE, {"steps": 5})
+
+
+captured = partial(reported, CAPTURE)
+
+
+def given():
+    return [*arrival(), Command(CAPTURE.id, CAPTURE.name, CAPTURE.arguments, "me", 1_700_000_000 * 10**9)]
+
+
+def test_each_rank_has_a_line_and_progress_goes_to_stderr(capsys):
+    session = PlayedSession(
+        given(),
+        [captured(0, "accepted"), captured(1, "accepted")],
+        [captured(0, "agreed", 7), captured(1, "agreed", 7)],
+        [captured(0, "written", 7, "/there/rank0.json.gz")],
+        [captured(1, "written", 7, "/there/rank1.json.gz")],
+    )
+    capture.print_traces(session, CAPTURE, as_json=False)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["/there/rank0.json.gz", "/there/rank1.json.gz"]
+    assert err.splitlines() == [
+        f"overlaptop: capture (steps 5): {words}" for words in ("accepted", "agreed on step 7", "written")
+    ]
+
+
+FAILING = (
+    captured(0, "written", 7, "/there/\x1b[2Jrank0.json.gz"),
+    captured(1, "failed", None, "OSError: disk full"),
+)
+
+
+def test_failure_names_the_rank_and_has_a_record_of_each(capsys):
+    with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
+        capture.print_traces(PlayedSession(given(), FAILING), CAPTURE, as_json=False)
+    assert failure.value.status == 1
+    assert capsys.readouterr().out.splitlines() == ["/there/?[2Jrank0.json.gz"]
+    with pytest.raises(CommandError):
+        capture.print_traces(PlayedSession(given(), FAILING), CAPTURE, as_json=True)
+    found = records(capsys.readouterr().out)
+    assert [(r["rank"], r["state"], r["path"], r["reason"]) for r in found] == [
+        (0, "written", "/there/\x1b[2Jrank0.json.gz", None),
+        (1, "failed", None, "OSError: disk full"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("then", "hub_state", "words"),
+    [
+        (end(), HubState.LIVE, "rank 0 ended before it was done"),
+        ([], HubState.LOST, "the connection to the job broke"),
+    ],
+)
+def test_job_that_ends_or_stays_away_is_no_endless_wait(then, hub_state, words):
+    session = PlayedSession(given(), [captured(0, "recording", 7)], then, hub_state=hub_state)
+    with pytest.raises(CommandError, match=words):
+        capture.print_traces(session, CAPTURE, as_json=False)
+
+
+MADE = ChangeRecord(
+    at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
+    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="", command="",
+)  # fmt: skip
+REFUSED = replace(
+    MADE, job="job-2", old=None, new="7", step=None, outcome="refused",
+    reason="rank 0 refused: \x1b[2J",
+)  # fmt: skip
+
+
+def test_each_change_is_a_row_and_a_record():
+    for change in (MADE, REFUSED):
+        change_log.append(change)
+    head, made, refused = run_here("changes").stdout.splitlines()
+    assert head.split() == ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why", "not"]
+    here = datetime.fromtimestamp(MADE.at_ns // 10**9, UTC).astimezone()
+    assert made.split("  ") == [
+        here.strftime("%Y-%m-%d %H:%M:%S"), "job-1", "bucket_cap_mb", "", "25", "50", "1,234", "changed",
+        "me@gpu-a, pid 7",
+    ]  # fmt: skip
+    words = "– 7 – refused me@gpu-a, pid 7 rank 0 refused: ?[2J"
+    assert refused.split()[4:] == words.split()
+    (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
+    assert record == {"type": "change", **asdict(MADE)}
+
+
+@pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
+def test_without_changes_one_line_reports_it(words, of, monkeypatch):
+    monkeypatch.setattr(changes, "list_jobs", lambda: [SimpleNamespace(job="job-9")])
+    done = run_here("changes", *words)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"overlaptop: nothing was changed yet{of}\n"
+
+
+def test_a_key_of_no_job_that_runs_or_was_changed_is_a_failure():
+    change_log.append(MADE)
+    done = run_here("changes", "--job", "nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "overlaptop: no job nope runs here, and the log has no change of it\n"

@@ -1,13 +1,20 @@
-"""The dashboard in a real terminal (a pseudo-terminal), on its own and as ``overlaptop demo`` opens it."""
+"""The dashboard in a real terminal (a pseudo-terminal), and what the terminal keeps of a job afterwards."""
 
 import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from overlaptop.commands.dashboard import last_words
 from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import list_jobs
+from overlaptop.runs.run_log import RunLog
+from overlaptop.wire.messages import RankEnd
+from tests.fleet.builders import status, unmeasured, welcome
+from tests.fleet.fakes import FakeSession
 from tests.processes import eventually
+from tests.tui import waits
 
 from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
@@ -91,3 +98,49 @@ def test_dashboard_turns_to_another_workload_and_ends_both(traces):
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
         assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
+
+
+def test_last_words_are_the_report_of_what_the_dashboard_saw():
+    job, step, *_ = last_words(RunLog(), waits.waiting_job().tick()).splitlines()
+    assert job.startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
+    assert step.startswith("  step        median 80.0 ms, p99 80.0 ms")
+    assert "rank 2 late in" in last_words(RunLog(), waits.waiting_job().tick())
+    assert "8 steps, ran for " in last_words(RunLog(), waits.waiting_job().tick(), ends=True)
+
+
+def test_nothing_is_said_of_a_job_without_steps():
+    assert not last_words(RunLog(), FakeSession(welcome(), status()).tick())
+
+
+def test_last_words_tell_what_held_before_a_change():
+    session, log = waits.waiting_job(late=lambda _number: None), RunLog()
+    log.take(session.tick())
+    for number in range(waits.STEPS, waits.STEPS + 40):
+        session.clock.pass_s(0.5)
+        waits.say_step(session, number, late=2)
+        log.take(session.tick())
+    last = waits.STEPS + 40
+    session.say(*(replace(unmeasured(rank, last), transitional=True) for rank in range(4)))
+    for number in range(last + 1, last + 7):
+        session.clock.pass_s(0.5)
+        session.say(*(unmeasured(rank, number) for rank in range(4)))
+        log.take(session.tick())
+    words = last_words(log, session.tick()).splitlines()
+    late = words[words.index("late ranks") + 1]
+    assert late.startswith("  rank 2 late in ")
+    assert late.endswith(f"; gone after step {last}")
+    assert words[words.index("findings") + 1].endswith(f"; gone after step {last}")
+
+
+def test_last_words_tell_a_hang_before_the_end():
+    session, log = waits.waiting_job(), RunLog()
+    for _ in range(30):
+        session.clock.pass_s(1)
+        session.say(status())
+        log.take(session.tick())
+    session.say(*(RankEnd(rank, session.clock(), clean=False, exit_code=-9) for rank in range(4)))
+    words = last_words(log, session.tick())
+    troubles = words.splitlines()
+    troubles = troubles[troubles.index("troubles") + 1 :]
+    assert "no step has ended since" in troubles[0]
+    assert "killed by SIGKILL" in troubles[1]

@@ -1,4 +1,4 @@
-"""``overlaptop tune``: what it prints, its exit status, and that a value it tried does not stay."""
+"""``overlaptop tune`` and ``slack``: what they print, their exit status, and that nothing tried stays."""
 
 import re
 
@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 from overlaptop.commands import set as setting
-from overlaptop.commands import trials, tune
-from overlaptop.wire.commands import argument
+from overlaptop.commands import slack, trials, tune
+from overlaptop.wire.commands import GPU, argument
 from overlaptop.wire.knobs import Knob
-from tests.fleet.builders import BUCKET_CAP_MB, info, step
+from tests.fleet.builders import BUCKET_CAP_MB, MS, info, step
 from tests.launch.jobs import Alone
 from tests.trials.live_job import LiveJob
 
@@ -181,3 +181,70 @@ def test_script_is_started_its_best_value_found_and_ended(tmp_path, traces):
     assert value["difference"] == pytest.approx(1 / 1.48 - 1, abs=0.1)
     assert found[-1]["best"] == 8
     assert traces.alive() == []
+
+
+@pytest.fixture
+def delayed(quickly, monkeypatch):
+    session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.002)
+    monkeypatch.setattr(slack, "join", lambda _key, _hosts: session)
+    return session
+
+
+def test_a_table_and_records_tell_each_ranks_slope(delayed):
+    done = run_here("slack", "--delay", "5ms")
+    head, *rows = done.stdout.splitlines()
+    assert (done.returncode, head.split()) == (0, ["rank", "place", "slope", "trials"])
+    ends = [(row.split()[0], row.split()[1], row.split()[-1]) for row in rows]
+    assert ends == [("0", "host", "slack"), ("1", "host", "critical")]
+    found = records(run_here("slack", "--delay", "5ms", "--json").stdout)
+    ranks = [record for record in found if record["type"] == "rank"]
+    assert [record["verdict"] for record in ranks] == ["slack", "critical"]
+    assert all(record["slope_low"] <= record["slope"] <= record["slope_high"] for record in ranks)
+    assert sum(record["type"] == "trial" for record in found) == sum(record["trials"] for record in ranks)
+
+
+def test_the_cost_is_said_before_anything_is_delayed(delayed):
+    done = run_here("slack", "--delay", "5ms", "--budget", "1")
+    assert delayed.sent == []
+    cost = "delays the host of ranks 0-1 in turn by 5.00 ms a step: costs the job 1.68 s or more"
+    assert done.stderr.splitlines()[0] == f"overlaptop: {cost}"
+
+
+def test_the_delay_is_a_share_of_the_step_unless_it_is_named(delayed):
+    run_here("slack", "--budget", "100")
+    assert {round(delay_ns / MS, 1) for _, delay_ns in delayed.delays} == {1.0}
+    delayed.delays.clear()
+    run_here("slack", "--budget", "100", "--delay", "10%", "--ranks", "1", "--place", "gpu")
+    assert argument(delayed.sent[-1], "place") == GPU
+    assert {(rank, round(delay_ns / MS)) for rank, delay_ns in delayed.delays} == {(1, 5)}
+
+
+def test_a_job_with_jitter_is_delayed_by_more(delayed):
+    delayed.noise = 0.03
+    for _ in range(20):
+        delayed.tick()
+    run_here("slack", "--budget", "150")
+    assert min(delay_ns for _, delay_ns in delayed.delays) > 2 * MS
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--delay", "5"], "must be a time or a share, as 5ms or 2%, not '5'"),
+        (["--delay", "0ms"], "must be a time or a share"),
+        (["--delay", "11s"], "delay_ns must be from 1 to 10000000000"),
+        (["--ranks", "1-2"], "must be ranks with commas between them"),
+        (["--ranks", "0,7"], "there is no rank 7"),
+    ],
+)
+def test_what_cannot_be_delayed_is_one_line(delayed, words, complaint):
+    done = run_here("slack", *words)
+    assert (done.returncode, delayed.sent) == (2, [])
+    assert complaint in done.stderr
+
+
+def test_ranks_of_a_job_without_control_are_not_delayed(delayed):
+    delayed.fleet.apply(info(0, control_allowed=False))
+    done = run_here("slack")
+    assert (done.returncode, delayed.sent) == (1, [])
+    assert "start the job with --control" in done.stderr
