@@ -15,7 +15,6 @@ _PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shta
 """Modules that we need, and what pip calls them, or the extra that brings them."""
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 INTERRUPTED = 128 + signal.SIGINT
-RETRY_S = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,23 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # as nohup sets it
         return _run(sys.argv[1:])
-    for number in (signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
-        status = _run(sys.argv[1:])
+        return _run(sys.argv[1:])
     finally:
-        is_deferred = any(signal.setitimer(signal.ITIMER_REAL, 0))
         # All is undone, and the interpreter would print an exception.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    return INTERRUPTED if is_deferred else status
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but only after an import: msgspec crashes if it strikes in one."""
+    """Raise KeyboardInterrupt. In an import, end at once: msgspec crashes if an exception strikes it."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
-            return
+            os._exit(INTERRUPTED)
         frame = frame.f_back
     raise KeyboardInterrupt
 

@@ -158,15 +158,11 @@ def _of_recording(path: Path, window: str = "") -> RunRecord:
 
 def _of_report(path: Path) -> RunRecord | None:
     """Return the saved report. None if the file is none."""
-    if not path.is_file():  # opening a FIFO would wait for its other end
-        return None
-    try:
-        with path.open("rb") as file:
-            if not file.read(64).lstrip().startswith(b'{"type": "report"'):
-                return None
-            file.seek(0)
+    data = b""
+    if path.is_file():  # opening a FIFO would wait for its other end
+        with suppress(OSError), path.open("rb") as file:
             data = file.read(_MOST_REPORT_BYTES + 1)
-    except OSError:
+    if not data.lstrip().startswith(b'{"type": "report"'):
         return None
     try:
         if len(data) > _MOST_REPORT_BYTES:

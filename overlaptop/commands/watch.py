@@ -20,15 +20,8 @@ exit status: 0, or 1 when there is no job (--list: 0) or it failed, 2 for a usag
 needed, 130 after Ctrl-C.
 """
 
-_ALSO_MEANT = {
-    "list": "--list",
-    "jobs": "--list",
-    "once": "--once",
-    "status": "--once",
-    "json": "--json",
-    "help": "--help",
-    "version": "--version",
-}
+_ALSO_MEANT = {name: f"--{name}" for name in ("list", "once", "json", "help", "version")}
+_ALSO_MEANT |= {"jobs": "--list", "status": "--once"}
 """Words typed as a command that are options."""
 
 
@@ -74,29 +67,25 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"--{name} goes with --json", 2)
     if options.list and (options.once or options.wait or options.job is not None):
         raise CommandError("--list goes with no other option than --json, and hosts", 2)
-    try:
-        return _watch(options)
-    except CommandError as failure:
-        # Only now: a host may have any name.
-        if meant := _meant(options.host):
-            raise CommandError(f"{failure}; did you mean: {meant}", failure.status) from failure
-        raise
-
-
-def _watch(options: argparse.Namespace) -> int:
     if options.json_schema:
         print_data(json.dumps(schema(), indent=2))
         return 0
     # Each imports much that the others do not need.
     if options.list:
-        from overlaptop.commands.jobs import run
+        from overlaptop.commands.jobs import run as show
     elif options.once:
-        from overlaptop.commands.once import run
+        from overlaptop.commands.once import run as show
     elif options.json:
-        from overlaptop.commands.stream import run
+        from overlaptop.commands.stream import run as show
     else:
-        from overlaptop.commands.dashboard import run
-    return run(options)
+        from overlaptop.commands.dashboard import run as show
+    try:
+        return show(options)
+    except CommandError as failure:
+        # Only now: a host may have any name.
+        if meant := _meant(options.host):
+            raise CommandError(f"{failure}; did you mean: {meant}", failure.status) from failure
+        raise
 
 
 def _meant(words: Sequence[str]) -> str:
