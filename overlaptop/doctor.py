@@ -196,7 +196,6 @@ def _gathered(job: JobRecord) -> CheckRecord:
 
 
 def check_key(_machine: Machine) -> Iterator[CheckRecord]:
-    """Check the key for ``--gather``."""
     try:
         read_key()
     except GatherError as reason:

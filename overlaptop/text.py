@@ -34,7 +34,6 @@ def did_you_mean(option: str, known: Iterable[str]) -> str:
 
 
 def reason(fault: OSError) -> str:
-    """``no space left on device``."""
     return (fault.strerror or str(fault)).lower()
 
 
@@ -51,7 +50,7 @@ def duration(ns: float | None) -> str:
         hours, minutes = divmod(minutes, 60)
         return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {seconds:02} s"
     size_ns, unit = _time_unit(ns)
-    return f"{_three_digits(_significant(ns / size_ns))} {unit}"
+    return f"{_three_digits(ns / size_ns)} {unit}"
 
 
 def part_of(ns: float, whole_ns: float) -> str:
@@ -67,7 +66,7 @@ def byte_count(count: int | None) -> str:
     value, at = float(count), 0
     while _significant(value) >= 1000 and at < len(_BYTE_UNITS) - 1:
         value, at = value / 1024, at + 1
-    return f"{count} B" if at == 0 else f"{_three_digits(_significant(value))} {_BYTE_UNITS[at]}"
+    return f"{count} B" if at == 0 else f"{_three_digits(value)} {_BYTE_UNITS[at]}"
 
 
 def gigabytes_per_s(bytes_per_s: float | None) -> str:
@@ -76,7 +75,7 @@ def gigabytes_per_s(bytes_per_s: float | None) -> str:
         return UNKNOWN
     if 0 < bytes_per_s < 5_000_000:
         return "<0.01"
-    return _three_digits(_significant(bytes_per_s / 1e9)) if bytes_per_s else "0"
+    return _three_digits(bytes_per_s / 1e9) if bytes_per_s else "0"
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -92,7 +91,6 @@ def whole_percent(fraction: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """``94.1 %``."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
 
 
@@ -109,12 +107,10 @@ def bounded(figure: str, sign: str, *, exact: bool) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """``1.16×``."""
     return UNKNOWN if value is None else f"{value:.2f}×"
 
 
 def count(value: int | None) -> str:
-    """``1,284``."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
@@ -135,7 +131,6 @@ def with_unit(figure: str, unit: str) -> str:
 
 
 def watts(milliwatts: int | None) -> str:
-    """``620 W``."""
     return UNKNOWN if milliwatts is None else f"{milliwatts / 1000:.0f} W"
 
 
@@ -151,8 +146,18 @@ def clock(unix_ns: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
 
 
+def runs(numbers: Iterable[int]) -> list[str]:
+    """``["0-3", "8"]``: neighbours together; ``numbers`` ascend."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, run)) for run in found]
+
+
 def runs_of(numbers: Iterable[int]) -> str:
-    """``0-3, 8``: neighbours together; ``numbers`` ascend."""
     return ", ".join(runs(numbers))
 
 
@@ -171,7 +176,6 @@ def named_ranks(ranks: Collection[int]) -> str:
 
 
 def ordinal(n: int) -> str:
-    """``4th``, ``21st``."""
     suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
     return f"{n}{suffix}"
 
@@ -224,30 +228,20 @@ def nice_step(span: float, parts: int) -> float:
     return next(power * m for m in (1, 2, 5, 10) if power * m >= rough * (1 - 1e-9))
 
 
-def _significant(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
 def _decimals(value: float) -> int:
     return 2 if value < 10 else 1 if value < 100 else 0
 
 
 def _three_digits(value: float) -> str:
+    value = _significant(value)
     return f"{value:.{_decimals(value)}f}"
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _time_unit(ns: float) -> tuple[int, str]:
     """Return the unit's length in ns and its name, for less than 1,000 units; the last has no limit."""
     fitting = (each for each in _TIME_UNITS if _significant(ns / each[0]) < 1000)
     return next(fitting, _TIME_UNITS[-1])
-
-
-def runs(numbers: Iterable[int]) -> list[str]:
-    """``["0-3", "8"]``: neighbours together; ``numbers`` ascend."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ["-".join(map(str, run)) for run in found]

@@ -139,7 +139,6 @@ class FollowedJobs:
 
 
 def _serve(options: argparse.Namespace, registry: "CollectorRegistry") -> None:
-    """Serve the metrics on daemon threads."""
     from prometheus_client import start_http_server
 
     where = f"{options.listen} port {options.port}"

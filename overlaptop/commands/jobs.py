@@ -141,7 +141,6 @@ def _choose(key: str | None, session: HostsSession | None, *, wait: bool) -> Job
 
 
 def _no_job(where: str) -> str:
-    """Return why there is no job."""
     missing = _NO_JOB.format(where=where)
     if where != "here":
         return missing

@@ -54,7 +54,6 @@ class Table:
     """Columns as wide as their widest cell, numbers to the right, two spaces between."""
 
     def __init__(self, head: Sequence[str], *, left: Collection[str] = ()) -> None:
-        """``left``: names of the text columns."""
         self._rows: list[list[str]] = [list(head)]
         self._left = [name in left for name in head]
 

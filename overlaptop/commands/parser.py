@@ -1,7 +1,6 @@
 """The parser of the whole command line."""
 
 import argparse
-import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -39,11 +38,6 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, unknown: Sequence[str], hint: str) -> NoReturn:
         meant = text.did_you_mean(unknown[0], self._option_string_actions)
         self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}{meant}")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse's own passes over a disk that is full.
-        if message:
-            (file or sys.stderr).write(message)
 
 
 def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str, Parser]]:

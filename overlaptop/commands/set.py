@@ -15,7 +15,7 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.records import KnobRecord, shared
-from overlaptop.report.knobs import allowed_words, short_name
+from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable, with_unit
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
@@ -110,9 +110,7 @@ def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
 
 def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
     """Return the knob of that name. CommandError: this job has none."""
-    found = snapshot.knob(name) or next(
-        (each for each in snapshot.knobs if short_name(each.knob.name) == name), None
-    )
+    found = snapshot.knob(name)
     if found is None:
         there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
         raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)

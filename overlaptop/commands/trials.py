@@ -22,10 +22,9 @@ END_LIMIT_S = 5.0
 
 
 class TrialRun:
-    """Trials on one job."""
+    """Trials on one job. ``launcher``: of a job that was started here."""
 
     def __init__(self, session: Session, launcher: Launcher | None = None) -> None:
-        """``launcher``: of a job started here."""
         self.session = session
         self._launcher = launcher
 

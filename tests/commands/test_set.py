@@ -104,7 +104,6 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set):
     accumulation = replace(ACCUMULATION, least=-8, choices=(), refusal="")
     for words, sent in (
         ("bucket_cap_mb=50", "set bucket_cap_mb 50"),
-        ("bucket=50", "set bucket_cap_mb 50"),
         ("accumulation=-3", "set accumulation -3"),
         ("bucket_cap_mb=script", "restore bucket_cap_mb"),
     ):
