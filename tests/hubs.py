@@ -53,8 +53,6 @@ class Rank:
         self.socket.connect(str(ranks_socket(key)))
         self._reader = FrameReader()
         self._received: list[Message] = []
-        self.commands: list[Command] = []
-        """Those that came, in order."""
 
     def greet(self) -> "Rank":
         self.send(self.info)
@@ -74,17 +72,20 @@ class Rank:
         self.socket.setblocking(False)
         try:
             while data := self.socket.recv(4096):
-                messages = map(decode, self._reader.feed(data))
-                self.commands += (message for message in messages if isinstance(message, Command))
+                self._received += map(decode, self._reader.feed(data))
         except BlockingIOError:
             pass
         finally:
             self.socket.settimeout(PATIENCE_S)
 
+    @property
+    def commands(self) -> list[Command]:
+        """Those that came and were not given yet, in order."""
+        return [message for message in self._received if isinstance(message, Command)]
+
     def next_command(self) -> Command:
         """The oldest that this has not given yet."""
-        eventually(lambda: self.listen() or self.commands)
-        return self.commands.pop(0)
+        return self.receive(Command)
 
     def answer(self, command: Command, state: str = "changed", **changes: object) -> None:
         """Says this of a command: that it was changed at step 7, unless told otherwise."""
@@ -93,25 +94,21 @@ class Rank:
         self.send(replace(report, **changes))
 
     def receive(self, kind: type[M]) -> M:
-        """The first message of this kind that comes from now on."""
+        """The oldest message of this kind that this has not given yet; those before it are dropped."""
         while True:
-            for message in map(decode, self._reader.feed(self.socket.recv(4096))):
-                if isinstance(message, kind):
+            while self._received:
+                if isinstance(message := self._received.pop(0), kind):
                     return message
+            data = self.socket.recv(4096)
+            assert data, "the hub hung up"
+            self._received += map(decode, self._reader.feed(data))
 
     def next_watch(self) -> bool:
         """Whether the next Watch asks for detail."""
         return self.next_wanted().detail
 
     def next_wanted(self) -> Watch:
-        """The next Watch."""
-        while not self._received:
-            data = self.socket.recv(4096)
-            assert data, "the hub hung up"
-            self._received += map(decode, self._reader.feed(data))
-        message = self._received.pop(0)
-        assert isinstance(message, Watch)
-        return message
+        return self.receive(Watch)
 
     def is_closed_by_hub(self) -> bool:
         """Whether the hub closes this connection; whatever it says before is passed over."""

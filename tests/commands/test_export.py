@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from overlaptop.commands import following
+from overlaptop.commands import export, following
 from overlaptop.commands.exporter import FILE_NAME
 from overlaptop.jobs.record import list_jobs
 from tests.fleet.builders import Clock
 from tests.formats.traces import DATA
 from tests.processes import eventually
 from tests.recording.played import played
+from tests.tui.waits import waiting_job
 
 from .conftest import StartRanks
 from .running import OVERLAPTOP, SMALL_DDP, START_LIMIT_S, records, run_here
@@ -58,24 +59,16 @@ def test_last_minutes_of_a_recording_become_files(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "overlaptop: name one recording alone\n")
 
 
-def test_a_running_job_is_asked_for_steps(
-    start_ranks: StartRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "LIMIT_S", START_LIMIT_S)
-    start_ranks("ddp", *SMALL_DDP)
-    eventually(lambda: bool(list_jobs()), START_LIMIT_S)
+def test_a_running_job_is_asked_for_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "join", lambda _key, _hosts: waiting_job(late=lambda _: 0, ranks=2))
+    monkeypatch.setattr(following, "WAITS_LIMIT_S", 0.0)
     table, trace = tmp_path / "a.csv", tmp_path / "a.pftrace"
     done = run_here("export", "--csv", table, "--perfetto", trace, "--html", tmp_path / "a.html")
     assert done.returncode == 0, done.stderr
     with table.open(newline="") as rows:
         compared = [row for row in csv.DictReader(rows) if row["not_attributed_ns"]]
-    assert len(compared) >= 2 * following.COMPARED_STEPS
-    # On a busy machine all collectives of the first compared steps may be left unattributed.
-    named = {
-        "allreduce_",
-        "transfer" if any(int(row["transfer_ns"] or 0) for row in compared) else "not attributed",
-    }
-    assert named <= names_of(trace)
+    assert len(compared) == 2 * following.COMPARED_STEPS
+    assert {"allreduce_", "transfer", "waiting"} <= names_of(trace)
 
 
 @pytest.mark.parametrize(
