@@ -31,8 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if key is not None and not changes and all(job.job != key for job in list_jobs()):
         raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if options.json:
-        for change in changes:
-            print_data(change)
+        print_data(*changes)
     elif changes:
         print_data(_table(changes))
     else:

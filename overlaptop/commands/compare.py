@@ -57,8 +57,7 @@ def run(options: argparse.Namespace) -> int:
         if name not in names:
             raise CommandError(f"--fail-if: no figure {name!r}; there are: {', '.join(sorted(names))}", 2)
     if options.json:
-        for each in found:
-            print_data(each)
+        print_data(*found)
     else:
         page = _table(found, every=options.all)
         print_data(plain(page) if options.ascii else page)

@@ -32,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
     jobs = _jobs_of(hosts)
     if options.json:
-        for job in jobs:
-            print_data(_record(job))
+        print_data(*map(_record, jobs))
     elif jobs:
         print_data(_table(jobs))
     else:
@@ -41,8 +40,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def list_records(hosts: Hosts | None = None) -> list[records.JobRecord]:
-    return [_record(job) for job in _jobs_of(hosts)]
+def list_records(hosts: Hosts | None) -> list[records.JobRecord]:
+    return list(map(_record, _jobs_of(hosts)))
 
 
 def _jobs_of(hosts: Hosts | None) -> Sequence[JobRecord]:

@@ -32,11 +32,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(snapshot: Snapshot, *, as_json: bool, ascii_only: bool) -> None:
-    if not as_json:
+    if as_json:
+        print_data(*records_of(snapshot))
+    else:
         print_data(render(snapshot, ascii_only=ascii_only))
-        return
-    for record in records_of(snapshot):
-        print_data(record)
 
 
 def records_of(snapshot: Snapshot) -> list[Record]:

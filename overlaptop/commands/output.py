@@ -30,13 +30,14 @@ class CommandError(Exception):
         self.status = status
 
 
-def print_data(data: "str | Record") -> None:
-    """Print on stdout at once: text, or a record as a line of JSON."""
-    if not isinstance(data, str):
-        from overlaptop.records import as_json
+def print_data(*data: "str | Record") -> None:
+    """Print on stdout at once: text, or each record as a line of JSON."""
+    for each in data:
+        if not isinstance(each, str):
+            from overlaptop.records import as_json
 
-        data = as_json(data)
-    print(data, flush=True)  # noqa: T201
+            each = as_json(each)
+        print(each, flush=True)  # noqa: T201
 
 
 def print_message(message: str) -> None:

@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
         if options.change is not None:
             _set(session, snapshot, *options.change)
         elif options.json:
-            for each in snapshot.knobs:
-                print_data(_record(session.job_key, each))
+            print_data(*(_record(session.job_key, each) for each in snapshot.knobs))
         elif snapshot.knobs:
             print_data(_table(snapshot.knobs))
         else:

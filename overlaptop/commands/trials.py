@@ -94,8 +94,7 @@ class TrialRun:
         if state.present_ns is None:
             print_message("nothing was measured yet")
         else:
-            for data in results(state):
-                print_data(data)
+            print_data(*results(state))
         if interrupted:
             return 130
         if state.failed:
