@@ -98,39 +98,25 @@ def test_other_commands_see_a_job(start_ranks, patient):
     stream = run_here("--json", "--steps", "2", "--wait")
     assert stream.returncode == 0, stream.stderr
     assert sorted(record["rank"] for record in steps(stream.stdout)) == [0, 0, 1, 1]
-
     (job,) = records(run_here("--list", "--json").stdout)
     assert job["script"].endswith("ddp.py")
     assert job["job"] in run_here("--list").stdout
-
-    table = run_here("--once")
-    assert table.returncode == 0, table.stderr
-    assert "2 ranks" in table.stdout.splitlines()[0]
+    assert "2 ranks" in run_here("--once").stdout.splitlines()[0]
     assert [record["rank"] for record in steps(run_here("--once", "--json").stdout)] == [0, 1]
-
-    named = run_here("--json", "--steps", "1", "--job", job["job"])
-    assert named.returncode == 0, named.stderr
-    assert len(steps(named.stdout)) == 2
-
+    assert len(steps(run_here("--json", "--steps", "1", "--job", job["job"]).stdout)) == 2
     missing = run_here("--json", "--job", "other")
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert job["job"] in missing.stderr
+    assert (missing.returncode, missing.stdout, job["job"] in missing.stderr) == (1, "", True)
 
-    reader = subprocess.Popen(
-        [*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command, pipe = [*OVERLAPTOP, "--json"], subprocess.PIPE
+    reader = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     assert await_step(reader.stdout)
     reader.stdout.close()  # it has enough
     assert (reader.stderr.read(), reader.wait(START_LIMIT_S)) == ("", 0)
 
-
-def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks):
-    for _ in range(2):
-        start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
+    start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
     eventually(lambda: len(list_jobs()) == 2, START_LIMIT_S)
     done = run_here("--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert all(job.job in done.stderr for job in list_jobs())
 
 

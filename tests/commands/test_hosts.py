@@ -6,11 +6,10 @@ import sys
 import pytest
 
 from overlaptop.commands import jobs
-from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of
+from overlaptop.commands.arguments import add_hosts, hosts_of
 from overlaptop.commands.following import report_connections, require_connection, settle
 from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
-from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
 from tests.hubs import hubs, make_rank
@@ -33,21 +32,18 @@ def named(*words):
     return hosts_of(parser.parse_args(words))
 
 
-def test_hosts_are_words_a_file_and_command_prefixes(tmp_path):
-    file = tmp_path / "hosts"
-    file.write_text("gpu-c  # the third\n\ndocker://trainer\n")
-    found = named("me@gpu-a", "ssh://demo", "--hosts", str(file), "--via", "sudo -u trainer")
-    words = ["me@gpu-a", "ssh://demo", "gpu-c", "docker://trainer", "via sudo -u trainer"]
-    assert [target.name for target in found.targets] == words
-    assert named() is None
-
-
 @pytest.mark.parametrize(
     ("text", "bytes_per_s"), [("20k", 20_000), ("1.5m", 1_500_000), ("64000", 64_000), ("20kB/s", 20_000)]
 )
-def test_how_they_are_reached_goes_with_them(text, bytes_per_s):
-    found = named("gpu-a", "--python", "/opt/py", "--remote-dir", "~/o", "--rate", text)
-    assert found == Hosts((Target.parse("gpu-a"),), "/opt/py", "~/o", bytes_per_s)
+def test_hosts_are_words_a_file_and_command_prefixes(tmp_path, text, bytes_per_s):
+    file = tmp_path / "hosts"
+    file.write_text("gpu-c  # the third\n\ndocker://trainer\n")
+    how = ("--python", "/opt/py", "--remote-dir", "~/o", "--rate", text)
+    found = named("me@gpu-a", "ssh://demo", "--hosts", str(file), "--via", "sudo -u trainer", *how)
+    words = ["me@gpu-a", "ssh://demo", "gpu-c", "docker://trainer", "via sudo -u trainer"]
+    assert [target.name for target in found.targets] == words
+    assert (found.python, found.remote_dir, found.bytes_per_s) == ("/opt/py", "~/o", bytes_per_s)
+    assert named() is None
 
 
 def test_hosts_out_of_reach_are_a_line_each_and_status_1():
@@ -102,9 +98,13 @@ def test_a_host_of_such_a_name_is_reached(ssh):
 def test_a_host_that_fails_is_reported_and_the_others_go_on():
     plain = fake_relay("plain")
     done = run_here("--list", "--json", "--via", "/no/such/program", "--via", plain)
-    assert done.returncode == 0
     (job,) = records(done.stdout)
-    assert (job["job"], job["script"], job["host"]) == ("job-1", "train.py", f"via {plain}")
+    assert (done.returncode, job["job"], job["script"], job["host"]) == (
+        0,
+        "job-1",
+        "train.py",
+        f"via {plain}",
+    )
     assert "there is no /no/such/program" in done.stderr
     assert "connected (overlaptop 1.2.3 on far-host)" in done.stderr
 
