@@ -78,12 +78,6 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds():
     assert "overlap <=78.7 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
 
 
-def test_a_line_says_why_it_is_not_known_who_is_late():
-    lines = run_analyze(DATA / "ddp_25mb" / "rank0.json.gz").stdout.splitlines()
-    assert lines[1] == "who waits for whom is not known: no other rank of its group is known"
-    assert re.split(r"  +", lines[-1].strip()) == ["0", "–", "–", "–", "–", "144 ms", "–"]
-
-
 def test_table_splits_the_communication_of_each_rank():
     lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
     assert lines[1].startswith("rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the tra")

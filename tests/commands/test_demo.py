@@ -118,20 +118,3 @@ def test_other_commands_see_a_job(start_ranks, patient):
     done = run_here("--json")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert all(job.job in done.stderr for job in list_jobs())
-
-
-# A job of another host: this machine, reached as any other
-
-
-@pytest.mark.timeout(300)
-def test_a_job_is_shown_and_changed_over_a_connection(start_ranks, traces, patient):
-    job = start_ranks("ddp", *SMALL_DDP)
-    eventually(lambda: bool(list_jobs()), START_LIMIT_S)
-    done = run_here("--json", "--steps", "2", "local://", "--wait")
-    assert sorted(record["rank"] for record in steps(done.stdout)) == [0, 0, 1, 1]
-    changed = run_here("set", "bucket_cap_mb=7", "--host", "local://")
-    assert (changed.returncode, "→ 7" in changed.stdout) == (0, True), changed.stderr
-    once = run_here("--once", "local://")
-    assert (once.returncode, once.stdout.count("running")) == (0, 2)
-    job.kill()
-    eventually(lambda: not traces.alive())

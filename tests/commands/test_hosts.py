@@ -88,13 +88,6 @@ def test_word_that_no_host_has_may_be_meant_for_a_command(word, meant, ssh):
     assert last == f"overlaptop: the host cannot be reached{hint}"
 
 
-def test_a_host_of_such_a_name_is_reached(ssh):
-    ssh(f"exec {fake_relay('plain')}")
-    done = run_here("--list", "status")
-    assert (done.returncode, "did you mean" in done.stderr) == (0, False)
-    assert "train.py" in done.stdout
-
-
 def test_a_host_that_fails_is_reported_and_the_others_go_on():
     plain = fake_relay("plain")
     done = run_here("--list", "--json", "--via", "/no/such/program", "--via", plain)

@@ -10,7 +10,6 @@ from msgspec.structs import asdict, replace
 from overlaptop.commands import capture, changes, following
 from overlaptop.commands import set as setting
 from overlaptop.commands.output import CommandError
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs import change_log
 from overlaptop.records import ChangeRecord
 from overlaptop.wire import commands
@@ -238,19 +237,6 @@ def test_failure_names_the_rank_and_has_a_record_of_each(capsys):
         (0, "written", "/there/\x1b[2Jrank0.json.gz", None),
         (1, "failed", None, "OSError: disk full"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("then", "hub_state", "words"),
-    [
-        (end(), HubState.LIVE, "rank 0 ended before it was done"),
-        ([], HubState.LOST, "the connection to the job broke"),
-    ],
-)
-def test_job_that_ends_or_stays_away_is_no_endless_wait(then, hub_state, words):
-    session = PlayedSession(given(), [captured(0, "recording", 7)], then, hub_state=hub_state)
-    with pytest.raises(CommandError, match=words):
-        capture.print_traces(session, CAPTURE, as_json=False)
 
 
 MADE = ChangeRecord(

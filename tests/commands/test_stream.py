@@ -158,15 +158,6 @@ def test_what_an_agent_costs_is_a_line_whenever_more_is_known():
     assert [(each["rank"], each["change"]) for each in costs] == [(1, 0.001), (1, 0.002)]
 
 
-def test_figures_that_are_bounds_say_so():
-    sources = [rank_info(0), info(1)]
-    steps = [totals(0, 0), unmeasured(0, 1), totals(1, 0)]
-    _, found = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
-    at_most = dict.fromkeys(("compute_ns", "hidden_ns", "compute_only_ns", "overlap"), "≤")
-    bounds = {**at_most, "exposed_ns": "≥"}
-    assert [record["bounds"] for record in found if record["type"] == "step"] == [bounds, {}, {}]
-
-
 def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes():
     same = numa(0, reason="the same in other words")
     changed = [numa(0, cpu_set="0-3"), *end()]

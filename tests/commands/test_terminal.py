@@ -10,7 +10,6 @@ from overlaptop.commands.dashboard import last_words
 from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import list_jobs
 from overlaptop.runs.run_log import RunLog
-from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.processes import eventually
@@ -130,17 +129,3 @@ def test_last_words_tell_what_held_before_a_change():
     assert late.startswith("  rank 2 late in ")
     assert late.endswith(f"; gone after step {last}")
     assert words[words.index("findings") + 1].endswith(f"; gone after step {last}")
-
-
-def test_last_words_tell_a_hang_before_the_end():
-    session, log = waits.waiting_job(), RunLog()
-    for _ in range(30):
-        session.clock.pass_s(1)
-        session.say(status())
-        log.take(session.tick())
-    session.say(*(RankEnd(rank, session.clock(), clean=False, exit_code=-9) for rank in range(4)))
-    words = last_words(log, session.tick())
-    troubles = words.splitlines()
-    troubles = troubles[troubles.index("troubles") + 1 :]
-    assert "no step has ended since" in troubles[0]
-    assert "killed by SIGKILL" in troubles[1]

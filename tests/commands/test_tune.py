@@ -133,20 +133,6 @@ def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, complaint):
     assert (done.returncode, complaint in done.stderr, job.value) == (2, True, 25)
 
 
-def test_a_job_without_control_is_not_tried(job):
-    job.fleet.apply(info(0, control_allowed=False))
-    done = run_here("tune")
-    assert (done.returncode, job.sent) == (1, [])
-    assert "start the job with --control" in done.stderr
-
-
-def test_values_that_ranks_refuse_say_why(job):
-    job.refuses = "its model is compiled"
-    done = run_here("tune", "--values", "50")
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == ["overlaptop: rank 0 refused: its model is compiled"]
-
-
 def test_ranks_without_a_step_are_not_waited_for_for_ever(job, monkeypatch):
     monkeypatch.setattr(trials, "STARTING_S", 0.0)
     job.fleet.apply(step(0, 0))
@@ -219,14 +205,6 @@ def test_the_delay_is_a_share_of_the_step_unless_it_is_named(delayed):
     assert {(rank, round(delay_ns / MS)) for rank, delay_ns in delayed.delays} == {(1, 5)}
 
 
-def test_a_job_with_jitter_is_delayed_by_more(delayed):
-    delayed.noise = 0.03
-    for _ in range(20):
-        delayed.tick()
-    run_here("slack", "--budget", "150")
-    assert min(delay_ns for _, delay_ns in delayed.delays) > 2 * MS
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -243,8 +221,15 @@ def test_what_cannot_be_delayed_is_one_line(delayed, words, complaint):
     assert complaint in done.stderr
 
 
-def test_ranks_of_a_job_without_control_are_not_delayed(delayed):
-    delayed.fleet.apply(info(0, control_allowed=False))
-    done = run_here("slack")
-    assert (done.returncode, delayed.sent) == (1, [])
-    assert "start the job with --control" in done.stderr
+@pytest.mark.parametrize("command", ["tune", "slack"])
+def test_a_job_without_control_or_that_refuses_says_why(job, delayed, command):
+    job.refuses = delayed.refuses = "its model is compiled"
+    done = run_here(command)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        "overlaptop: rank 0 refused: its model is compiled",
+    )
+    for each in (job, delayed):
+        each.fleet.apply(info(0, control_allowed=False))
+    done = run_here(command)
+    assert (done.returncode, "start the job with --control" in done.stderr) == (1, True)
