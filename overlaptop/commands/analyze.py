@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_screen, step_number
+from overlaptop.commands.arguments import add_flag, add_screen, step_number
 from overlaptop.commands.findings import found_in, render
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.findings.finding import Finding
@@ -50,11 +50,11 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
-    add("--json", action="store_true", help="print records instead of opening the dashboard")
-    add(
+    add_flag(parser, "--json", "print records instead of opening the dashboard")
+    add_flag(
+        parser,
         "--hta",
-        action="store_true",
-        help="whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
+        "whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
     )
     add(
         "--step",

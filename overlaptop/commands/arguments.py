@@ -34,6 +34,10 @@ class Hosts:
     bytes_per_s: int = 0
 
 
+def add_flag(parser: argparse._ActionsContainer, name: str, about: str) -> None:
+    parser.add_argument(name, action="store_true", help=about)
+
+
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
     """Add the options that name other hosts; `as_words`: as bare words, too. See `hosts_of`."""
     about = _HOSTS if as_words else _HOSTS_BRIEF

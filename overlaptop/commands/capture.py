@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.following import follow, send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)")
     add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
-    add("--json", action="store_true", help="print a record for each rank, not its path")
+    add_flag(parser, "--json", "print a record for each rank, not its path")
     add_hosts(parser)
 
 

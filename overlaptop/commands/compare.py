@@ -5,7 +5,7 @@ import math
 import re
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_ascii
+from overlaptop.commands.arguments import add_ascii, add_flag
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.commands.report import report_of
 from overlaptop.jobs.folder import JobFolderError
@@ -35,8 +35,8 @@ _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="the run before")
     parser.add_argument("b", metavar="B", help="the run after")
-    parser.add_argument("--json", action="store_true", help="print records, not a table")
-    parser.add_argument("--all", action="store_true", help="list also what does not differ, of each rank")
+    add_flag(parser, "--json", "print records, not a table")
+    add_flag(parser, "--all", "list also what does not differ, of each rank")
     parser.add_argument(
         "--fail-if",
         action="append",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from overlaptop import tui
 from overlaptop.commands import dashboard
-from overlaptop.commands.arguments import add_screen, positive
+from overlaptop.commands.arguments import add_flag, add_screen, positive
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)")
     add("--nproc", type=positive, metavar="N", help="processes (default: one a GPU, at least 2)")
     add("--steps", type=positive, metavar="N", help="end the job after N steps")
-    add("--json", action="store_true", help="print records instead of opening the dashboard")
+    add_flag(parser, "--json", "print records instead of opening the dashboard")
     parser.set_defaults(script_words=[])
     add_screen(parser)
 
@@ -78,9 +78,10 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
 
 
 def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
-    launcher = LocalLauncher()
-    session = JobSession(JobSelector(matches=launcher.owns), tap=screen.recorder)
-    try:
+    with (
+        closing(LocalLauncher()) as launcher,
+        closing(JobSession(JobSelector(matches=launcher.owns), tap=screen.recorder)) as session,
+    ):
         plan = launcher.plan(request)
         if plan.fault:
             raise CommandError(plan.fault)
@@ -95,6 +96,3 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         if last.phase is LaunchPhase.OVER and last.failed:
             raise CommandError("the job could not be started") if job is None else job_failure(job)
         return status
-    finally:
-        session.close()
-        launcher.close()

@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.doctor import Machine, examine
 from overlaptop.records import CheckRecord, DoctorRecord
@@ -41,7 +41,7 @@ _NOTE = "OVERLAPTOP-NOTE "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop doctor [HOST ...] [--json]"
-    parser.add_argument("--json", action="store_true", help="print a record for each finding")
+    add_flag(parser, "--json", "print a record for each finding")
     add_hosts(parser, as_words=True)
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import Hosts, add_flag, add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -54,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every", type=positive, default=15, metavar="SECONDS", help="how often (default 15)"
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="metrics of this job only")
-    parser.add_argument(
+    add_flag(
+        parser,
         "--detail",
-        action="store_true",
-        help="have the ranks measure as many steps as for a dashboard: waiting, late ranks, collectives",
+        "have the ranks measure as many steps as for a dashboard: waiting, late ranks, collectives",
     )
     add_hosts(parser)
 

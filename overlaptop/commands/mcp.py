@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from overlaptop import __version__
-from overlaptop.commands.arguments import Hosts, add_hosts, hosts_of
+from overlaptop.commands.arguments import Hosts, add_flag, add_hosts, hosts_of
 from overlaptop.commands.compare import compared
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
@@ -55,9 +55,7 @@ MAX_RANKS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--control", action="store_true", help="also offer trials of the job's settings, and of delays"
-    )
+    add_flag(parser, "--control", "also offer trials of the job's settings, and of delays")
     add_hosts(parser)
 
 

@@ -7,7 +7,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key
 from overlaptop.commands.following import require_job, until_end
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB). The part before is in "
         "FILE with .1 before its suffix; older parts are deleted",
     )
-    parser.add_argument("--wait", action="store_true", help="wait for a job where there is none")
+    add_flag(parser, "--wait", "wait for a job where there is none")
     add_hosts(parser, as_words=True)
 
 

@@ -4,6 +4,7 @@ import argparse
 import os
 
 from overlaptop import __version__
+from overlaptop.commands.arguments import add_flag
 from overlaptop.commands.output import CommandError
 from overlaptop.relay.relay import Relay
 
@@ -24,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )
-    parser.add_argument(
-        "--readonly", action="store_true", help="reach hubs by the socket that takes no commands"
-    )
+    add_flag(parser, "--readonly", "reach hubs by the socket that takes no commands")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.commands import dashboard, once
-from overlaptop.commands.arguments import add_screen, number_from, step_number
+from overlaptop.commands.arguments import add_flag, add_screen, number_from, step_number
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.replay_session import ReplaySession
@@ -47,13 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="play X times as fast as the job ran",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="print the state there (default: at the end) and end"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the records that --json gave live; --once: of one moment"
-    )
-    parser.add_argument("--detail", action="store_true", help="with --json: as --json --detail")
+    add_flag(parser, "--once", "print the state there (default: at the end) and end")
+    add_flag(parser, "--json", "print the records that --json gave live; --once: of one moment")
+    add_flag(parser, "--detail", "with --json: as --json --detail")
     add_screen(parser)
 
 

@@ -6,7 +6,7 @@ import textwrap
 import time
 from contextlib import closing
 
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key
 from overlaptop.commands.following import follow, pause, send, settle
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value")
     add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
-    add("--json", action="store_true", help="without NAME=VALUE: print records, not a table")
+    add_flag(parser, "--json", "without NAME=VALUE: print records, not a table")
     add_hosts(parser)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.commands.trials import TrialRun, interval
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEPS",
         help="take STEPS steps at most (default: for each rank 1,000, or 90 s if longer)",
     )
-    add("--json", action="store_true", help="print records, not a table")
+    add_flag(parser, "--json", "print records, not a table")
     add_hosts(parser)
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
@@ -81,9 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take STEPS steps at most (default: for each value 1,000, or 90 s if longer)",
     )
     add("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
-    add("--keep", action="store_true", help="set the best value on the running job")
+    add_flag(parser, "--keep", "set the best value on the running job")
     add("--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)")
-    add("--json", action="store_true", help="print records, not a table and a line")
+    add_flag(parser, "--json", "print records, not a table and a line")
     parser.set_defaults(script_words=[])
     add_hosts(parser)
 

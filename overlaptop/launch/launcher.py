@@ -121,6 +121,7 @@ def _installed_gpus() -> int:
 
 
 def _torch_folder() -> Path:
+    # Finding a top-level package does not import it.
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise LaunchError(
