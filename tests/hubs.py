@@ -34,20 +34,10 @@ M = TypeVar("M")
 
 
 class Rank:
-    """A rank's end of the line."""
-
     def __init__(self, rank: int = 0, key: str = KEY) -> None:
         self.rank = rank
-        self.info = info(
-            rank,
-            exact=False,
-            pid=os.getpid(),
-            job=key,
-            host="here",
-            device="cpu",
-            backend="gloo",
-            source="host",
-        )
+        of_process = {"pid": os.getpid(), "job": key, "host": "here"}
+        self.info = info(rank, exact=False, device="cpu", backend="gloo", source="host", **of_process)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(str(ranks_socket(key)))
@@ -68,7 +58,6 @@ class Rank:
         return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())
 
     def listen(self) -> None:
-        """Takes what has come, without waiting for more."""
         self.socket.setblocking(False)
         try:
             while data := self.socket.recv(4096):
@@ -84,7 +73,6 @@ class Rank:
         return [message for message in self._received if isinstance(message, Command)]
 
     def next_command(self) -> Command:
-        """The oldest that this has not given yet."""
         return self.receive(Command)
 
     def answer(self, command: Command, state: str = "changed", **changes: object) -> None:
@@ -104,7 +92,6 @@ class Rank:
             self._received += map(decode, self._reader.feed(data))
 
     def next_watch(self) -> bool:
-        """Whether the next Watch asks for detail."""
         return self.next_wanted().detail
 
     def next_wanted(self) -> Watch:
@@ -137,7 +124,6 @@ class Receiver:
         return eventually(lambda: self.poll() or probe())
 
     def receive(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
-        """The first message of this kind for which the predicate holds."""
         return self.until(lambda: next(filter(where, self.of(kind)), None))
 
 
@@ -162,7 +148,6 @@ class Viewer(Receiver):
         self.until(lambda: len(self.of(HubStatus)) >= before + count)
 
     def outcome_of(self, command: Command) -> CommandOutcome:
-        """What has become of this command, once it is done."""
         return self.receive(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
 
     def await_ranks(self, count: int) -> None:
@@ -183,7 +168,6 @@ class Hubs:
         return hub_command(key, "train.py", 2, starter_pid or os.getpid(), "/some/where")
 
     def launch(self, *options: str, key: str = KEY, starter_pid: int | None = None) -> None:
-        """Runs the command to its end, as the agent does."""
         argv, environment = self.command(key, starter_pid)
         subprocess.run([*argv, *options], env=environment, check=True, timeout=PATIENCE_S)
 
@@ -192,7 +176,6 @@ class Hubs:
         return self.record(key)
 
     def record(self, key: str = KEY) -> JobRecord:
-        """The record of the living hub of this job."""
         record = eventually(lambda: (record := read_job(key)) and record.hub_alive and record)
         self._seen[record.hub_pid] = record.hub_start_ticks
         return record

@@ -63,12 +63,7 @@ class Warm:
         forkserver.ensure_running()
 
     def start(
-        self,
-        words: list[str],
-        environment: dict[str, str],
-        folder: Path,
-        out: int,
-        err: int,
+        self, words: list[str], environment: dict[str, str], folder: Path, out: int, err: int
     ) -> WarmProcess:
         """As ``python WORDS...`` in this folder; ``out`` and ``err``: descriptors of open files.
 
