@@ -5,8 +5,9 @@ library. Standard input is a pipe from the owner. When its other end closes for 
 a crash, SIGKILL), all processes are ended.
 
 The supervisor is the subreaper of its descendants, so it still finds a daemon that left its session and
-lost its parent (the job's hub). Standard output is a file opened for appending, and the job writes to it
-directly: nobody has to read for the job to go on, and the supervisor cuts the file when it grows.
+lost its parent (the job's hub). A daemon that ended stays a zombie until the supervisor ends, too. Standard
+output is a file opened for appending, and the job writes to it directly: nobody has to read for the job to
+go on, and the supervisor cuts the file when it grows.
 
 It exits with the job's exit status when no process of the job is left.
 """
@@ -19,9 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 TICK_S = 0.1
 LOG_LIMIT_BYTES = 4 << 20
@@ -68,77 +68,37 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     return state, int(parent)
 
 
-class Supervisor:
-    """Runs one command until it ends, or until its owner ends it."""
+def run(command: Sequence[str], grace_s: float) -> int:
+    """Run a command until it ends, or we are asked to stop. Return its exit status as a shell would.
 
-    def __init__(self, command: Sequence[str], grace_s: float) -> None:
-        """`grace_s`: time for torchrun to end its ranks, and then for the rest to end itself."""
-        self._command = command
-        self._grace_s = grace_s
-        self._pid = 0
-        self._status: int | None = None
-        self._asked_to_stop = False
-
-    def run(self) -> int:
-        """Run until the command ends or we are asked to stop. Return its exit status as a shell would.
-
-        No process that the command started is alive when this returns.
-        Ending takes at most about three times the grace.
-        """
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, self._on_signal)
-        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Reaped by _reap, like the orphans. Kept, because a dropped Popen reaps by itself.
-        job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
-        self._pid = job.pid
-        owner = select.poll()
-        owner.register(_OWNER, select.POLLIN)
-        while not (self._asked_to_stop or self._job_ended() or owner.poll(TICK_S * 1000)):
-            trim_log(1)
-        self._end_job()
-        assert self._status is not None
-        return self._status if self._status >= 0 else 128 - self._status
-
-    def _end_job(self) -> None:
-        if not self._job_ended():
-            send(self._pid, signal.SIGTERM)  # torchrun ends its ranks
-            self._wait(self._job_ended)
-            _signal_all(signal.SIGTERM)
-        # After a normal end, the hub lingers for a moment, so that dashboards see it.
-        self._wait(self._none_left)
-        if not self._none_left():
-            _signal_all(signal.SIGTERM)
-            self._wait(self._none_left)
-        while not self._none_left():
-            _signal_all(signal.SIGKILL)
-            time.sleep(TICK_S / 10)
-
-    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
-        self._asked_to_stop = True
-
-    def _job_ended(self) -> bool:
-        self._reap()
-        return self._status is not None
-
-    def _none_left(self) -> bool:
-        self._reap()
-        return self._job_ended() and not descendants(os.getpid())
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self._pid:
-                self._status = os.waitstatus_to_exitcode(wait_status)
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + self._grace_s
-        while not done() and time.monotonic() < deadline_s:
+    No process that the command started is alive when this returns. ``grace_s``: time for torchrun to end
+    its ranks, and then for the rest to end itself; ending takes at most about three times as long.
+    """
+    asked: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda number, _frame: asked.append(number))
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    owner = select.poll()
+    owner.register(_OWNER, select.POLLIN)
+    while not asked and job.poll() is None and not owner.poll(TICK_S * 1000):
+        trim_log(1)
+    if job.poll() is None:
+        job.terminate()  # torchrun ends its ranks
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(grace_s)
+        _signal_all(signal.SIGTERM)
+    # After a normal end, the hub lingers for a moment, so that dashboards see it.
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        give_up_s = time.monotonic() + grace_s
+        while descendants(os.getpid()) and time.monotonic() < give_up_s:
             time.sleep(TICK_S / 2)
+        _signal_all(signum)
+    while descendants(os.getpid()):
+        _signal_all(signal.SIGKILL)
+        time.sleep(TICK_S / 10)
+    status = job.wait()
+    return status if status >= 0 else 128 - status
 
 
 def trim_log(log_fd: int) -> None:
@@ -172,4 +132,4 @@ def _signal_all(signum: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(Supervisor(sys.argv[2:], float(sys.argv[1])).run())
+    sys.exit(run(sys.argv[2:], float(sys.argv[1])))
