@@ -30,7 +30,7 @@ class LocalLauncher:
         self._launch = launch
         self._lock = threading.Lock()
         self._status = LaunchStatus()
-        self._job: Launcher | None = None
+        self.job: Launcher | None = None
         """The job that runs or ran last. Replaced only after it has ended."""
         self._label = ""
         self._next: Launcher | None = None
@@ -68,7 +68,7 @@ class LocalLauncher:
 
     def status(self) -> LaunchStatus:
         with self._lock:
-            status, job = self._status, self._job
+            status, job = self._status, self.job
             if status.phase is LaunchPhase.RUNNING and job is not None and job.poll() is not None:
                 status = self._status = replace(
                     status, phase=LaunchPhase.OVER, failed=job.poll() != 0, how=job.how_it_ended
@@ -90,11 +90,6 @@ class LocalLauncher:
         with self._lock:
             return self._label if self._runs() else ""
 
-    @property
-    def job(self) -> Launcher | None:
-        with self._lock:
-            return self._job
-
     def close(self) -> None:
         """End the started job, wait for its end, and start no other."""
         with self._lock:
@@ -102,8 +97,8 @@ class LocalLauncher:
             worker = self._worker
         if worker is not None:
             worker.join()
-        if self._job is not None:
-            self._job.stop()
+        if self.job is not None:
+            self.job.stop()
 
     def _prepare(self, request: LaunchRequest) -> tuple[Launcher, Mapping[str, object]]:
         workload = next((each for each in self.workloads if each.name == request.workload), None)
@@ -119,7 +114,7 @@ class LocalLauncher:
     # With the lock
 
     def _runs(self) -> bool:
-        return self._job is not None and self._job.poll() is None
+        return self.job is not None and self.job.poll() is None
 
     def _set_ending(self, plan: LaunchPlan | None) -> None:
         """Set a new request, or none, and have the worker end the running job first."""
@@ -143,7 +138,7 @@ class LocalLauncher:
             if launcher is None:
                 self._status = LaunchStatus(number=status.number)
                 return
-            self._job = None
+            self.job = None
             try:
                 launcher.start()
             except LaunchError as fault:
@@ -151,5 +146,5 @@ class LocalLauncher:
                     status, phase=LaunchPhase.OVER, ending="", failed=True, how=str(fault)
                 )
             else:
-                self._job, self._label = launcher, status.label
+                self.job, self._label = launcher, status.label
                 self._status = replace(status, phase=LaunchPhase.RUNNING, ending="")
