@@ -191,18 +191,12 @@ class Unit:
     @classmethod
     def for_scale(cls, longest_ns: int) -> "Unit":
         """Return the unit that writes times up to ``longest_ns`` in six characters or fewer."""
-        for below_ns, name, size_ns, decimals in (
-            (10_000, "µs", 1_000, 3),
-            (100_000, "µs", 1_000, 2),
-            (1_000_000, "µs", 1_000, 1),
-            (10_000_000, "ms", 1_000_000, 3),
-            (100_000_000, "ms", 1_000_000, 2),
-            (10_000_000_000, "ms", 1_000_000, 1),
-            (100_000_000_000, "s", 1_000_000_000, 2),
-        ):
-            if longest_ns < below_ns:
-                return cls(name, size_ns, decimals)
-        return cls("s", 1_000_000_000, 1)
+        name, size_ns = "s", 1_000_000_000
+        if longest_ns < 10_000_000_000:
+            name, size_ns = ("ms", 1_000_000) if longest_ns >= 1_000_000 else ("µs", 1_000)
+        return cls(
+            name, size_ns, 3 if longest_ns < 10 * size_ns else 2 if longest_ns < 100 * size_ns else 1
+        )
 
     def text(self, ns: float | None) -> str:
         """Return the bare figure in this unit; ``<0.1`` for a small positive time."""

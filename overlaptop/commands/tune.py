@@ -193,21 +193,17 @@ def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
     table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
     for tried in state.tried:
         is_best = best is not None and best.value == tried.candidate.key
+        effect, present_ns = tried.effect, state.present_ns
+        # Scaled to the present value's mean over all trials.
+        step_ns = None if effect is None or present_ns is None else present_ns * (1 + effect.centre)
         table.add(
             tried.candidate.name,
-            text.duration(_step_ns(tried, state)),
+            text.duration(step_ns),
             difference_words(tried.effect),
             str(len(tried.pairs)),
             "best" if is_best else verdict(tried),
         )
     return table.render()
-
-
-def _step_ns(tried: Tried, state: TrialsState) -> float | None:
-    """Return the step's length with a value, scaled to the present value's mean over all trials."""
-    if tried.effect is None or state.present_ns is None:
-        return None
-    return state.present_ns * (1 + tried.effect.centre)
 
 
 def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
