@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -104,19 +104,17 @@ def check_overlaptop(_machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
+    remedy = ""
     try:
         path = base_dir(create=False)
         dashboards_socket(_LONGEST_KEY, _LARGEST_PID)
-        if why := why_not_writable():
-            yield fault("sockets", why)
-            return
+        why = why_not_writable()
     except JobFolderError as reason:
-        yield fault("sockets", str(reason))
-        return
-    except OSError as error:  # no temporary directory is usable
-        yield fault(
-            "sockets", f"no temporary directory can be used ({error.strerror})", "set OVERLAPTOP_DIR"
-        )
+        why = str(reason)
+    except OSError as error:
+        why, remedy = f"no temporary directory can be used ({error.strerror})", "set OVERLAPTOP_DIR"
+    if why:
+        yield fault("sockets", why, remedy)
         return
     there = path.exists()
     place = path if there else path.parent
@@ -199,10 +197,9 @@ def check_key(_machine: Machine) -> Iterator[CheckRecord]:
     try:
         read_key()
     except GatherError as reason:
-        if not (VARIABLE in os.environ or key_path().exists()):
-            yield ok("key", "none: jobs with --gather need one on all nodes; `overlaptop key` makes it")
-        else:
-            yield warning("key", str(reason))
+        none = "none: jobs with --gather need one on all nodes; `overlaptop key` makes it"
+        is_there = VARIABLE in os.environ or key_path().exists()
+        yield warning("key", str(reason)) if is_there else ok("key", none)
     else:
         yield ok("key", f"for --gather, in {'$' + VARIABLE if VARIABLE in os.environ else key_path()}")
 
@@ -278,7 +275,7 @@ def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
         else:
             yield ok("nvml", f"no NVIDIA GPU here ({reason})")
         return
-    try:
+    with closing(nvml):
         sites = nvml.gpus()
         driver = nvml.call("nvmlSystemGetDriverVersion")
         names = Counter(site.name for site in sites)
@@ -289,23 +286,16 @@ def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
             yield warning("gpm", text) if "no permission" in refused else ok("gpm", text)
         elif sites:
             yield ok("gpm", f"{plural(len(sites), 'NVIDIA GPU')} measured by GPM")
-    finally:
-        nvml.close()
 
 
 def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
     """Return why a GPU gives no sample; empty: it does."""
     try:
-        gpm = Gpm(nvml, nvml.handle(uuid))
+        with closing(Gpm(nvml, nvml.handle(uuid))) as gpm:
+            gpm.read()
     except NvmlError as reason:
-        return str(reason)
-    try:
-        gpm.read()
-    except NvmlError as reason:
-        if str(reason) != nvml_library.NOT_YET:  # expected: a first sample measures nothing yet
-            return str(reason)
-    finally:
-        gpm.close()
+        # Expected: a first sample measures nothing yet.
+        return "" if str(reason) == nvml_library.NOT_YET else str(reason)
     return ""
 
 
