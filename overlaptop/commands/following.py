@@ -31,7 +31,7 @@ LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
 another host is tried about every 30 s."""
 
 
-def pause(session: Session) -> None:
+def pause(session: Session | None) -> None:
     if isinstance(session, HostsSession):
         session.pause(TICK_S)
     else:

@@ -8,6 +8,7 @@ from contextlib import closing
 
 from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
+from overlaptop.commands.following import pause
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
@@ -21,7 +22,6 @@ from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.report.troubles import of_last
 
-POLL_S = 0.2
 _NO_JOB = (
     "no job with an agent runs {where}; start one: torchrun ... -m overlaptop.agent train.py, "
     "or: overlaptop demo"
@@ -133,10 +133,7 @@ def _choose(key: str | None, session: HostsSession | None, *, wait: bool) -> Job
         if not waiting:
             print_message(f"waiting: {missing}")
             waiting = True
-        if session is None:
-            time.sleep(POLL_S)
-        else:
-            session.pause(POLL_S)
+        pause(session)
 
 
 def _no_job(where: str) -> str:
