@@ -1,38 +1,34 @@
-"""The app: timers, themes, keys and which screen is on top. What keys do to the job is the Dashboard's."""
+"""The app: timers, themes, which screen is on top, and the keys that work on every screen."""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
+from functools import partial, partialmethod
 from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES
 
-from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.past import slowest_step
 from overlaptop.fleet.session import Session
-from overlaptop.report.hosts import is_there
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.collectives.screen import CollectivesScreen
-from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
+from overlaptop.tui.draw.themes import DARK, PALETTES, PLAIN, Look, Styles
 from overlaptop.tui.findings.screen import FindingsScreen
 from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.model.captures import read_reference, refusal
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_job, needs_knob
-from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.keys import Key, bindings, changes_job, needs_job, needs_knob
+from overlaptop.tui.model.knob_editor import KnobEditor, ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.running_trials import RunningTrials
 from overlaptop.tui.model.state import following
@@ -50,8 +46,53 @@ OnTop = TypeVar("OnTop", bound=DashboardScreen)
 
 MOST_UNREAD_S = 0.5
 """Time between two reads, also while paused: unread data would be dropped."""
-_NO_JOB = "no job yet"
-_TRIALS_RUN = "trials run: wait, or stop them with s"
+# fmt: off
+APP_KEYS = (
+    Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace", "[] step"),
+    Key("left_square_bracket", "[", "trace_step(-1)",
+        "the step before; before the first one is the whole trace"),
+    Key("left_parenthesis", "(", "replay_seek(-10)", "10 s back in the recording"),
+    Key("right_parenthesis", ")", "replay_seek(10)", "10 s on"),
+    Key("N", "N", "next_event", "on to the next finding or trouble"),
+    Key("question_mark,f1", "?  F1", "help", "this help", "F1 help"),
+    Key("q", "q", "quit", "quit", "q quit"),
+    Key("ctrl+c", "ctrl+c", "leave", "quit without asking"),
+    Key("f", "f", "findings", "findings: why steps are slow, how to fix it, and the gain", "f why"),
+    Key("T", "T", "timelines", "the timelines of all ranks on one axis", "T timelines"),
+    Key("C,9", "C  9", "collectives",
+        "the step's collectives on all ranks, with their costs", "C collectives"),
+    Key("W", "W", "window",
+        "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step", "W window"),
+    Key("right_square_bracket", "]", "larger",
+        "larger bucket size, or value of the knob selected under Tune; fast presses add up", "[] knob"),
+    Key("left_square_bracket", "[", "smaller", "smaller value; esc cancels a change until it is sent"),
+    Key("b", "b", "exact", "type an exact value, or script for the script's own"),
+    Key("a", "a", "trials", "trials: compare other values with the present one", "a try values"),
+    Key("u,7", "u  7", "tune", "Tune: all knobs, and the log of changes", "u tune"),
+    Key("A", "A", "try_before", "A/B-test the last change"),
+    Key("x", "x", "slack", "delay each rank in turn to find the critical path; asks first"),
+    Key("w", "w", "workloads", "run a workload, and compare earlier runs", "w workloads"),
+    Key("m,6", "m  6", "machine",
+        "the machine: NUMA nodes, GPUs and links of the selected rank's host", "m machine"),
+    Key("space,p", "space  p", "pause", "pause or resume (data keeps arriving)", "space pause"),
+    Key("left_curly_bracket", "{", "earlier_step",
+        "previous kept step, on all ranks; space: back to live", "{} past steps"),
+    Key("right_curly_bracket", "}", "later_step", "next kept step"),
+    Key("L", "L", "slowest", "the slowest step whose timeline is kept", "L slowest step"),
+    Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
+    Key("R", "R", "record", "begin or end a recording of this job, a file in the current directory"),
+    Key("H,8", "H  8", "hosts", "the watched hosts, and their connections", "H hosts"),
+    Key("c", "c", "capture", "run torch.profiler on all ranks for some steps, as a reference", "c capture"),
+    Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
+    Key("n,3", "n  3", "notices", "notices from agents", "n notices"),
+    Key("o,4", "o  4", "jobs", "other jobs", "o jobs"),
+    Key("1", "1", "overview", "overview"),
+    Key("2", "2", "rank", "the selected rank"),
+    Key("t", "t", "next_theme", "next theme", "t theme"),
+    Key("g", "g", "textures", "glyphs besides colours"),
+)
+# fmt: on
+"""Everywhere. `ViewState.offers` chooses between keys of a job, of a recording and of a trace."""
 
 
 class OverlaptopApp(App[int]):
@@ -59,14 +100,13 @@ class OverlaptopApp(App[int]):
 
     TITLE = "overlaptop"
     ALLOW_SELECT: ClassVar[bool] = False
+    ENABLE_COMMAND_PALETTE = False
     VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012 - as Textual declares it
         (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
         (36, "-high"),
     ]  # fmt: skip
     CSS_PATH = Path(__file__).with_name("dashboard.tcss")
-    BINDINGS: ClassVar = [
-        key.binding() for key in (*TRACE_KEYS, *REPLAY_KEYS, *APP_KEYS) if key.action != "command_palette"
-    ]
+    BINDINGS: ClassVar = bindings(APP_KEYS)
 
     def __init__(
         self,
@@ -82,18 +122,20 @@ class OverlaptopApp(App[int]):
         name = PLAIN.name if plain else options.theme or DARK.name
         if name not in PALETTES:
             raise ValueError(f"no theme {name!r}: there are {', '.join(PALETTES)}")
+        for palette in PALETTES.values():
+            self.register_theme(palette.theme())
+        self.theme = name
         look = Look(Styles(PALETTES[name]), options.ascii, textured=plain or options.ascii)
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
+        self.dashboard.tell = partial(self.notify, timeout=10, markup=False)
         self._reads = 0
         self._offered: tuple[object, ...] = ()
-        self._offer_themes(name)
 
     def get_default_screen(self) -> Screen[object]:
         return OverviewScreen(self.dashboard)  # type: ignore[return-value]
 
     def on_mount(self) -> None:
-        self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
         options = self.dashboard.options
         if (connections := options.connections) is not None:
             # At once, not at the next tick: the hosts' clocks are derived from the answers' times.
@@ -126,9 +168,6 @@ class OverlaptopApp(App[int]):
         self.dashboard.update()
         self._follow_launch()
         self._follow_jobs()
-        self._follow_captures()
-        if news := self.dashboard.recording.take_news():
-            self.notify(news, timeout=10, markup=False)
         self.dashboard.watch()
         offered = self.dashboard.offered()
         if offered != self._offered:
@@ -160,22 +199,9 @@ class OverlaptopApp(App[int]):
         top, key = self.screen, self.dashboard.session.job_key
         if self.dashboard.state.snapshot.job is None:
             if isinstance(top, OverviewScreen) and key is None:
-                self.push_screen(JobsScreen(self.dashboard, key))
+                self.push_screen(JobsScreen(self.dashboard))
         elif isinstance(top, JobsScreen) and top.opened_at != key:
             self.pop_screen()
-
-    def _follow_captures(self) -> None:
-        """Read a capture's traces once all are written, if it was requested here or is on the screen."""
-        captures, commands = self.dashboard.captures, self.dashboard.latest.commands
-        for capture in captures.refused(commands):
-            self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
-        for capture in captures.to_read(commands, looked_at=isinstance(self.screen, CaptureScreen)):
-            self.run_worker(self._read_traces(capture), exit_on_error=False)
-
-    async def _read_traces(self, capture: CommandView) -> None:
-        elsewhere = any(is_there(view.node) for view in self.dashboard.latest.ranks)
-        self.dashboard.captures.references[capture.id] = await read_reference(capture, elsewhere=elsewhere)
-        self.show()
 
     # Keys
 
@@ -211,21 +237,21 @@ class OverlaptopApp(App[int]):
         """Say why the key does nothing here, if it works elsewhere."""
         chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings lacks refused ones
         actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
-        if any(map(changes_job, actions)) and self.dashboard.state.readonly:
+        state = self.dashboard.state
+        if any(map(changes_job, actions)) and state.readonly:
             self._say_once(READONLY)
-        elif any(map(needs_job, actions)) and self.dashboard.state.snapshot.job is None:
-            self._say_once(_NO_JOB)
-        elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
-            self._select_knob()
-            self.dashboard.knobs.editable(self.dashboard.latest)  # the change line has the reason
+        elif any(map(needs_job, actions)) and state.snapshot.job is None:
+            self._say_once("no job yet")
+        elif any(map(needs_knob, actions)) and state.moving:
+            self._edited().editable()  # the change line has the reason
             self.show()
-        elif "hosts" in actions and self.dashboard.state.moving:
-            self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
+        elif "hosts" in actions and state.moving:
+            self._say_once("only this machine is watched; overlaptop HOST ... watches others")
 
     def _say_once(self, words: str) -> None:
         """Say why a key does nothing; once, however often it is pressed."""
         if all(told.message != words for told in self._notifications):
-            self.notify(words, timeout=3)
+            self.notify(words, timeout=3, markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return self.dashboard.state.does(action)
@@ -233,43 +259,32 @@ class OverlaptopApp(App[int]):
     def get_key_display(self, binding: Binding) -> str:
         return plain(super().get_key_display(binding), self.dashboard.look.ascii)
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        del screen
-        for key in APP_KEYS:
-            if key.action != "command_palette" and self.dashboard.state.offers(key.action):
-                name = key.action.partition("(")[0].replace("_", " ")
-                yield SystemCommand(name, key.words, partial(self.run_action, key.action))
-        for name in self.themes:
-            change = partial(setattr, self, "theme", name)
-            yield SystemCommand(f"theme {name}", "change the colours", change)
-
     # Keys that change the job
 
+    def _edited(self) -> KnobEditor:
+        """Return the editor, after it has selected the knob at the screen's cursor."""
+        self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
+        return self.dashboard.knobs
+
     def action_larger(self) -> None:
-        self._step(1)
+        self._edited().step(1)
+        self.show()
 
     def action_smaller(self) -> None:
-        self._step(-1)
-
-    def _select_knob(self) -> None:
-        self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
-
-    def _step(self, direction: int) -> None:
-        self._select_knob()
-        self.dashboard.step_knob(direction)
+        self._edited().step(-1)
         self.show()
 
     async def action_exact(self) -> None:
-        self._select_knob()
-        if isinstance(self.screen, DashboardScreen):
-            await self.screen.ask_for_value()
+        if (selected := self._edited().editable()) is not None and isinstance(self.screen, DashboardScreen):
+            await self.screen.ask_for_value(selected.knob)
+        self.show()
 
     async def _shows_running(self) -> bool:
         """Show the running trials, and say that others must wait; False: none run."""
         if not self.dashboard.trials.running:
             return False
         await self._top(TrialsScreen)
-        self._say_once(_TRIALS_RUN)
+        self._say_once("trials run: wait, or stop them with s")
         return True
 
     async def action_try_before(self) -> None:
@@ -278,16 +293,17 @@ class OverlaptopApp(App[int]):
         try:
             self.dashboard.trials.try_value_before(self.dashboard.latest)
         except ValueRefusedError as fault:
-            self.notify(str(fault), markup=False)
+            self._say_once(str(fault))
         else:
             await self._top(TrialsScreen)
         self.show()
 
     async def action_trials(self) -> None:
-        if await self._shows_running():
-            return
-        self._select_knob()
-        await (await self._top(TrialsScreen)).ask_for_values()
+        if not await self._shows_running():
+            selected, top = self._edited().editable(), await self._top(TrialsScreen)
+            if selected is not None:
+                await top.ask_for_values(selected.knob)
+            self.show()
 
     async def action_slack(self) -> None:
         trials, top = self.dashboard.trials, self.screen
@@ -296,7 +312,7 @@ class OverlaptopApp(App[int]):
         try:
             delays, question = trials.delays(self.dashboard.latest)
         except ValueRefusedError as fault:
-            self.notify(str(fault), markup=False)
+            self._say_once(str(fault))
         else:
             await top.ask(Confirm(question, partial(self._delay, delays)))
 
@@ -306,10 +322,7 @@ class OverlaptopApp(App[int]):
         self.show()
 
     async def action_capture(self) -> None:
-        if why := refusal(self.dashboard.latest):
-            self.notify(f"no capture: {why}", markup=False)
-        else:
-            await (await self._top(CaptureScreen)).ask_for_steps()
+        await (await self._top(CaptureScreen)).ask_for_steps()
 
     async def action_quit(self) -> None:
         running = self.dashboard.running
@@ -325,10 +338,6 @@ class OverlaptopApp(App[int]):
         self.exit()
 
     # Screens
-
-    def _to_overview(self) -> None:
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
 
     async def _open(self, kind: type[Any], *, over: bool = False, **about: object) -> None:
         """Open a screen above the overview, or ``over`` the present one. If it is on top, close it."""
@@ -346,6 +355,19 @@ class OverlaptopApp(App[int]):
         assert isinstance(self.screen, kind)
         return self.screen
 
+    def _to_overview(self) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    action_machine = partialmethod(_open, MachineScreen)
+    action_collectives = partialmethod(_open, CollectivesScreen)
+    action_findings = partialmethod(_open, FindingsScreen)
+    action_tune = partialmethod(_open, TuneScreen)
+    action_captures = partialmethod(_open, CaptureScreen, over=True)
+    action_notices = partialmethod(_open, NoticesScreen, over=True)
+    action_hosts = partialmethod(_open, HostsScreen, over=True)
+    action_jobs = partialmethod(_open, JobsScreen, over=True)
+
     def action_overview(self) -> None:
         self._to_overview()
         self.show()
@@ -354,55 +376,28 @@ class OverlaptopApp(App[int]):
         if self.dashboard.state.selected is not None and not isinstance(self.screen, RankScreen):
             await self._open(RankScreen)
 
-    async def action_machine(self) -> None:
-        await self._open(MachineScreen)
-
-    async def action_collectives(self) -> None:
-        await self._open(CollectivesScreen)
-
-    async def action_findings(self) -> None:
-        await self._open(FindingsScreen)
-
     async def action_timelines(self) -> None:
         await self._open(TimelinesScreen, over=isinstance(self.screen, CollectivesScreen))
 
-    async def action_tune(self) -> None:
-        await self._open(TuneScreen)
-
-    async def action_captures(self) -> None:
-        await self._open(CaptureScreen, over=True)
-
     async def action_help(self) -> None:
         about = self.screen.title_in_help if isinstance(self.screen, DashboardScreen) else ""
-        await self._open(HelpScreen, over=True, about=about)
-
-    async def action_notices(self) -> None:
-        await self._open(NoticesScreen, over=True)
-
-    async def action_hosts(self) -> None:
-        await self._open(HostsScreen, over=True)
-
-    async def action_jobs(self) -> None:
-        if not isinstance(self.screen, JobsScreen):
-            await self.push_screen(JobsScreen(self.dashboard, self.dashboard.session.job_key))
+        await self._open(HelpScreen, over=True, about=about, everywhere=APP_KEYS)
 
     async def action_workloads(self) -> None:
-        launcher = self.dashboard.options.launcher
-        if launcher is None:
-            self.notify("no workload can be started from here", timeout=3)
-        elif not isinstance(self.screen, WorkloadsScreen):
+        if self.dashboard.options.launcher is None:
+            self._say_once("no workload can be started from here")
+        else:
             self.clear_notifications()  # the screen shows in more detail how a job ended
-            await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
+            await self._open(WorkloadsScreen, over=True)
+
+    # Steps, and the look
 
     def action_trace_step(self, steps: int) -> None:
         self.dashboard.turn(steps)
         self.show()
 
-    def action_earlier_step(self) -> None:
-        self.action_trace_step(-1)
-
-    def action_later_step(self) -> None:
-        self.action_trace_step(1)
+    action_earlier_step = partialmethod(action_trace_step, -1)
+    action_later_step = partialmethod(action_trace_step, 1)
 
     def action_show_step(self, number: int | None) -> None:
         self.dashboard.show_step(number)
@@ -410,19 +405,6 @@ class OverlaptopApp(App[int]):
 
     def action_slowest(self) -> None:
         self.action_show_step(slowest_step(self.dashboard.state.snapshot))
-
-    # The look
-
-    @property
-    def themes(self) -> list[str]:
-        plain = self.dashboard.look.plain
-        return [] if plain else [name for name in PALETTES if name != PLAIN.name]
-
-    def action_next_theme(self) -> None:
-        if self.themes:
-            self.theme = following(self.theme, self.themes)
-        else:
-            self.notify("no colours: NO_COLOR is set, or the plain theme was chosen", timeout=3)
 
     def action_pause(self) -> None:
         if self.dashboard.state.paused_at_ns is not None:
@@ -433,7 +415,7 @@ class OverlaptopApp(App[int]):
 
     def action_window(self) -> None:
         if self.dashboard.state.past_step is not None:
-            self.notify("a past step has no window of steps; space: newest step", timeout=3)
+            self._say_once("a past step has no window of steps; space: newest step")
         else:
             self.dashboard.state.next_window()
             self.show()
@@ -444,34 +426,28 @@ class OverlaptopApp(App[int]):
 
     def action_next_event(self) -> None:
         if not self.dashboard.seek_event():
-            self.notify("no other finding or trouble up to here; N goes on", timeout=3)
+            self._say_once("no other finding or trouble up to here; N goes on")
         self.show()
 
     def action_measure(self) -> None:
         self.dashboard.measure()
-        words = "asked for a burst of measured steps: two may follow at once, then one each 30 s"
-        self.notify(words, timeout=3)
+        self._say_once("asked for a burst of measured steps: two may follow at once, then one each 30 s")
 
     def action_record(self) -> None:
         self.dashboard.record()
         self.show()
 
+    def action_next_theme(self) -> None:
+        look = self.dashboard.look
+        if look.plain:
+            self._say_once("no colours: NO_COLOR is set, or the plain theme was chosen")
+            return
+        self.theme = following(self.theme, [name for name in PALETTES if name != PLAIN.name])
+        look.styles = Styles(PALETTES[self.theme])
+        self.show(everything=True)
+
     def action_textures(self) -> None:
         """Toggle glyphs besides colours; they are always on without colours."""
         look = self.dashboard.look
         look.textured = not look.textured or look.plain or look.ascii
-        self.show(everything=True)
-
-    def _offer_themes(self, name: str) -> None:
-        """Offer only themes whose colours suit bars."""
-        for palette in PALETTES.values():
-            if (palette is PLAIN) == self.dashboard.look.plain:
-                self.register_theme(palette.theme())
-        self.theme = name
-        for builtin in BUILTIN_THEMES:
-            self.unregister_theme(builtin)
-
-    def _take_theme(self) -> None:
-        palette = PALETTES.get(self.theme) or (DARK if self.current_theme.dark else LIGHT)
-        self.dashboard.look.styles = Styles(palette)
         self.show(everything=True)

@@ -10,7 +10,7 @@ from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.tui.model.knob_values import ValueRefusedError, parsed, stepped
+from overlaptop.tui.model.knob_editor import ValueRefusedError, parsed, stepped
 from overlaptop.tui.model.running_trials import usual_values
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES, decode, encode

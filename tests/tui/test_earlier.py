@@ -5,14 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.model.earlier import (
-    COMPARED_EVERY_NS,
-    MAX_ROWS,
-    BeforeAfter,
-    EarlierJob,
-    JobFigures,
-    JobsSeen,
-)
+from overlaptop.tui.model.earlier import MAX_ROWS, BeforeAfter, EarlierJob, JobsSeen
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.wire.commands import make_setting
@@ -61,10 +54,10 @@ def test_left_job_keeps_its_figures_and_steps():
     watched.job("second", comm=30, hidden=30)
     earlier = watched.seen.earlier
     assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "train.py", 20)
-    assert earlier.figures.overlap == pytest.approx(0.5)
-    assert (earlier.figures.step_ns, earlier.figures.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
+    assert earlier.overlap == pytest.approx(0.5)
+    assert (earlier.step_ns, earlier.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
     assert [job.job for job in watched.seen.all] == ["first", "second"]
-    assert watched.seen.present.figures.overlap == 1.0
+    assert watched.seen.present.overlap == 1.0
     watched.job("first")
     assert watched.seen.earlier.job == "second"
     assert [job.job for job in watched.seen.all] == ["second", "first"]
@@ -86,9 +79,9 @@ def test_jobs_started_here_are_compared_whatever_their_script():
 def test_job_that_ended_without_a_step_is_listed():
     watched = Watched()
     watched.job("first")
-    watched.seen.describe_end("first", "ddp", "killed by SIGKILL")
-    watched.seen.describe_end("second", "ddp --layers 9", "exit status 1")
-    assert [(job.label, job.how, job.figures.step_ns is None) for job in watched.seen.all] == [
+    watched.seen.describe("first", "ddp", "killed by SIGKILL")
+    watched.seen.describe("second", "ddp --layers 9", "exit status 1")
+    assert [(job.label, job.how, job.step_ns is None) for job in watched.seen.all] == [
         ("ddp --layers 9", "exit status 1", True),
         ("ddp", "killed by SIGKILL", False),
     ]
@@ -103,10 +96,10 @@ def test_figures_leave_out_stalls_and_disturbed_steps():
         later = (step(rank, number, comm=30, hidden=0 if number == 15 else 30) for number in range(11, 20))
         watched.say(*(replace(each, captured=each.step == 15) for each in later))
     watched.look()
-    figures = watched.seen.present.figures
-    assert figures.overlap == 1.0
+    before = watched.seen.present
+    assert before.overlap == 1.0
     watched.steps(20, 21, compute=60_000)
-    assert watched.seen.present.figures.step_ns == figures.step_ns
+    assert watched.seen.present.step_ns == before.step_ns
 
 
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
@@ -148,7 +141,7 @@ def test_change_of_a_knob_begins_a_row():
     ]
     assert rows(watched) == two
     before, now = watched.seen.all
-    assert (before.figures.overlap, now.figures.overlap) == pytest.approx((0.5, 1.0))
+    assert (before.overlap, now.overlap) == pytest.approx((0.5, 1.0))
     assert now == watched.seen.present
     for job, changed in ((before, False), (now, True)):
         assert [setting.changed for setting in job.settings] == [changed, False]
@@ -162,7 +155,7 @@ def test_change_of_a_knob_begins_a_row():
         ("train.py, bucket 50 MiB, depth 1", 20, "changed"),
         ("train.py, bucket 25 MiB, depth 1", 30, "runs"),
     ]
-    assert [job.figures.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
+    assert [job.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
 
 
 def test_row_waits_for_ranks_that_are_behind():
@@ -210,20 +203,16 @@ def test_kept_rows_are_bounded():
 # Beside the row before
 
 
-def test_job_is_compared_with_the_one_before_at_intervals():
+def test_job_is_compared_with_the_one_before():
     watched = Watched()
     watched.job("first", compute=90)
     watched.job("second", compute=60)
     found = watched.seen.compare(watched.tick())
     assert found.title == "compared with the run before: train.py"
     assert (found.old, found.new, found.of_change) == ("before", "now", False)
-    assert found.before.figures.step_ns > found.after.figures.step_ns
-    assert watched.seen.compare(watched.tick()) is found
-    watched.clock.pass_s(COMPARED_EVERY_NS / 1e9)
-    assert watched.seen.compare(watched.tick()) is not found
+    assert found.before.step_ns > found.after.step_ns
     for job, label in (("first", "ddp"), ("second", "ddp --layers 2 --hidden-size 1024")):
         watched.seen.describe(job, label)
-    watched.clock.pass_s(COMPARED_EVERY_NS / 1e9)
     found = watched.seen.compare(watched.tick())
     assert (found.old, found.new) == ("ddp", "ddp --layers 2 --hidden-siz…")
 
@@ -254,14 +243,13 @@ def test_change_that_leaves_the_buckets_as_they_were_says_so(first_cap):
     assert text_of(panel_lines(state, 100, 9)[-1]) == "  1 bucket either way: no difference to expect"
     assert "drift included; A: test" in text_of(panel_lines(state, 100, 9)[0])
     session.say(GradientFacts(0, (9 << 20,) * 60, 2, "0 default_pg", first_cap))
-    session.clock.pass_s(COMPARED_EVERY_NS / 1e9)
     state.compared = seen.compare(session.tick())
     assert "either way" not in text_of(panel_lines(state, 100, 9)[-1])
 
 
 def test_other_work_has_no_percentage():
-    before = EarlierJob("job", "", figures=JobFigures(47.6 * MS, 0.5, 10.0 * MS), steps_done=40)
-    after = dataclasses.replace(before, figures=JobFigures(46.12 * MS, 0.562, None), since=40)
+    before = EarlierJob("job", "", step_ns=47.6 * MS, overlap=0.5, exposed_ns=10.0 * MS, steps_done=40)
+    after = EarlierJob("job", "", since=40, step_ns=46.12 * MS, overlap=0.562)
     found = BeforeAfter(
         "bucket 25 MiB → 50 MiB at step 40", "25 MiB", "50 MiB", before, after, same_work=True
     )

@@ -3,9 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import HubState
-from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
-from tests.fleet.fakes import FakeSession
+from overlaptop.report.knobs import code_line
+from overlaptop.text import with_unit
+from overlaptop.tui.model.knob_editor import (
+    NEWS_S,
+    NOTHING,
+    SETTLE_S,
+    TAKE_BACK,
+    KnobEditor,
+    ValueRefusedError,
+    parsed,
+    stepped,
+)
 from tests.fleet.hub import sent
 
 from .fakes import running_job
@@ -27,12 +36,13 @@ class Keys:
 
     def __init__(self, session):
         self.session = session
-        self.editor = KnobEditor(session, session.clock.monotonic_s)
+        self.editor = KnobEditor(session, session.tick(), session.clock.monotonic_s)
 
     def press(self, *directions):
         for direction in directions:
             self.session.clock.pass_s(0.1)
-            self.editor.step(self.session.tick(), direction)
+            self.editor.tick(self.session.tick())
+            self.editor.step(direction)
 
     def rest(self, seconds=SETTLE_S):
         self.session.clock.pass_s(seconds)
@@ -106,24 +116,12 @@ def test_completed_change_counts_before_ranks_send_the_value():
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
 
 
-def test_value_that_ranks_send_after_a_change_counts():
-    keys = changed_by(1)
-    obey(keys.session, keys.session.sent[0], 40, "25", "50")
-    send_knobs(keys.session, with_value(BUCKET, "25"))  # as of a new model
-    keys.press(1)
-    assert keys.change.values_text == "bucket 25 → 50 MiB"
-    keys.rest()
-    assert keys.sent == ["set bucket_cap_mb 50"] * 2
-
-
 def test_at_the_end_nothing_is_sent():
     keys = Keys(controlled_job(with_value(BUCKET, "1")))
     keys.press(-1)
     keys.rest()
     assert keys.sent == []
     assert "smallest step of bucket_cap_mb" in keys.change.words
-    by_another(keys.session)
-    assert keys.change.by == "eve@there, pid 7"  # a fault gives way to a newer change
 
 
 def test_bucket_size_is_selected_else_the_first_open_knob():
@@ -136,7 +134,7 @@ def test_bucket_size_is_selected_else_the_first_open_knob():
         session = controlled_job(*knobs)
         editor = Keys(session).editor
         editor.select("a knob that the script has no more")
-        assert editor.selected(session.tick()).knob.name == name
+        assert editor.selected.knob.name == name
 
 
 def unconnected():
@@ -148,64 +146,22 @@ def unconnected():
 @pytest.mark.parametrize(
     ("session", "words"),
     [
-        (running_job(2), "nothing of this job can be changed"),
+        (running_job(2), NOTHING),
         (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
         (ended(), "the job is over"),
         (unconnected(), "not changed: there is no connection to the job"),
-        (FakeSession(hub_state=HubState.TRACE), "a trace is open"),
         (controlled_job(replace(BUCKET, value=None, value_text="")), "its present value is not known"),
     ],
 )  # fmt: skip
-def test_reason_for_no_change_stays_until_the_next_key(session, words):
+def test_reason_for_no_change_stays_a_while(session, words):
     keys = Keys(session)
     keys.press(1)
     keys.rest()
     assert words in keys.change.words
     assert keys.change.state == "failed"
-    keys.rest(60)
-    assert words in keys.change.words
+    keys.rest(NEWS_S)
+    assert keys.change is None
     assert keys.sent == []
-
-
-def test_reason_for_no_change_goes_with_its_cause():
-    session = running_job(2)
-    keys = Keys(session)
-    keys.press(1)
-    assert keys.change.words == NOTHING
-    send_knobs(session, replace(BUCKET, refusal="before the first step"))
-    assert keys.change is None
-    keys.press(1)
-    assert "before the first step" in keys.change.words
-    send_knobs(session, BUCKET)
-    assert keys.change is None
-    session.fleet.set_hub_state(HubState.ENDED, "")
-    keys.press(1)
-    assert "the job is over" in keys.change.words
-    session.fleet.set_hub_state(HubState.LIVE, "")
-    assert keys.change is None
-
-
-def test_change_of_another_knob_sends_the_pending_one_first():
-    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
-    keys.press(1)
-    keys.editor.select("accumulation")
-    keys.press(1)
-    keys.rest()
-    assert keys.sent == ["set bucket_cap_mb 50"]
-    assert keys.change.values_text == "accumulation 4 → 8"
-    obey(keys.session, keys.session.sent[0], 40, "25", "50")
-    send_knobs(keys.session, with_value(BUCKET, "50"), ACCUMULATION)
-    keys.rest(0)
-    assert keys.sent == ["set bucket_cap_mb 50", "set accumulation 8"]
-
-
-def test_typed_value_waits_for_the_change_sent_before_it():
-    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
-    keys.press(1)
-    keys.editor.select("accumulation")
-    keys.editor.type(keys.session.tick(), "8")
-    keys.rest(0)
-    assert keys.sent == ["set bucket_cap_mb 50"]
 
 
 def test_second_knob_is_refused_while_the_first_waits():
@@ -242,3 +198,65 @@ def test_other_dashboards_change_is_news_unless_it_was_busy():
     assert keys.change.by == "eve@there, pid 7"
     report(keys.session, theirs, "busy", None, "another command is under way")
     assert keys.change.values_text == "bucket 25 → 50 MiB"
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("knob", "at", "direction", "values"),
+    [
+        (BUCKET, 1, 1, [2, 5, 10, 25, 50, 100, 200, 400, 800, 1600, 3200, 6400]),
+        (BUCKET, 30, -1, [25, 10, 5, 2, 1]),
+        (replace(BUCKET, least=4, most=60), 2.5, 1, [5, 10, 25, 50]),
+        (replace(BUCKET, least=-100, most=100), -10, 1, [-5, -2, -1, 0, 1, 2, 5, 10, 25, 50, 100]),
+        (replace(BUCKET, least=0, most=8), 5, 1, [6, 7, 8]),
+        (replace(ACCUMULATION, choices=(8, 2, 4)), 8, 1, [2, 4]),
+        (replace(ACCUMULATION, choices=(8, 2, 4)), 3, 1, [4]),
+    ],
+)
+def test_values_double_except_in_small_ranges_and_choices(knob, at, direction, values):
+    found = []
+    while (at := stepped(knob, at, direction)) is not None:
+        found.append(at)
+    assert found == values
+
+
+def test_value_that_is_no_number_steps_to_the_smallest():
+    keys = Keys(controlled_job(with_value(BUCKET, "own lists")))
+    keys.press(1)
+    keys.rest()
+    assert keys.sent == ["set bucket_cap_mb 1"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"), [("50", 50), (" 50 MiB ", 50), ("50mib", 50), ("script", None), ("SCRIPT", None)]
+)
+def test_typed_value_may_have_a_unit_or_be_the_script_s(typed, value):
+    assert parsed(BUCKET, typed) == value
+
+
+@pytest.mark.parametrize(
+    ("knob", "typed", "words"),
+    [(BUCKET, "2.5", "type a whole number, 1 to 10000 MiB; or: script"),
+     (BUCKET, "0", "from 1 to 10000, not 0"), (BUCKET, "9" * 400, "from 1 to 10000"),
+     (ACCUMULATION, "3", "must be one of 1, 2, 4, 8, not 3")],
+)  # fmt: skip
+def test_refused_value_says_why(knob, typed, words):
+    with pytest.raises(ValueRefusedError, match=words):
+        parsed(knob, typed)
+
+
+def test_line_of_code_has_the_value_and_is_empty_if_unknown():
+    assert code_line(with_value(BUCKET, "100")) == "DistributedDataParallel(model, bucket_cap_mb=100)"
+    assert code_line(BUCKET, 400) == "DistributedDataParallel(model, bucket_cap_mb=400)"
+    assert code_line(ACCUMULATION) == code_line(replace(BUCKET, value=None, value_text="")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "words"),
+    [("25", "MiB", "25 MiB"), ("1", "batches", "1 batch"), ("1", "blocks", "1 block"),
+     ("2", "blocks", "2 blocks"), ("own lists", "blocks", "own lists"), ("", "MiB", "unknown")],
+)  # fmt: skip
+def test_value_with_its_unit(text, unit, words):
+    assert with_unit(text, unit) == words

@@ -8,13 +8,12 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs import last_end
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.app import APP_KEYS, OverlaptopApp
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
 from overlaptop.tui.help.screen import HelpPage, NoticesScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.model.keys import APP_KEYS
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.parts import PARTS
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -69,11 +68,9 @@ async def test_digits_open_views_and_a_view_s_own_key_closes_it():
 
 async def test_every_bound_key_has_an_action():
     async with opened(controlled_job(), launcher=FakeLauncher()) as (app, pilot):
-        titles = {command.title for command in app.get_system_commands(app.screen)}
         for key in APP_KEYS:
             name = key.action.partition("(")[0]
             assert hasattr(app, f"action_{name}"), key
-            assert name.replace("_", " ") in titles or name in ("command_palette", "turn")
         for opens in ("1", "2", "3", "4", "5", "u", "m", "w"):
             await pilot.press("1", opens)
             for binding in type(app.screen).BINDINGS:
@@ -117,7 +114,8 @@ async def test_help_lists_every_key_and_word_scrolls_and_closes():
     async with opened(running_job(), size=(120, 250)) as (app, pilot):
         text = await shown(app, pilot, "question_mark")
         words = " ".join(text.split())
-        for key in (*APP_KEYS, *(key for keys in SECTIONS.values() for key in keys)):
+        of_jobs = (key for key in APP_KEYS if app.dashboard.state.offers(key.action))
+        for key in (*of_jobs, *(key for keys in SECTIONS.values() for key in keys)):
             assert key.words in words
         for word in (word for _, words in WORDS for word in words):
             assert f"\n  {word} " in text
@@ -192,7 +190,6 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
             await pilot.press(key)
             await pilot.pause()
             assert all(color.is_default for color in colors(app)), key
-        await pilot.press("ctrl+p")
 
 
 async def test_ascii_means_ascii():

@@ -5,7 +5,7 @@ import re
 import pytest
 from textual.widgets import Input
 
-from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.knob_editor import ValueRefusedError
 from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen

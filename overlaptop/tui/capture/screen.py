@@ -2,13 +2,15 @@
 
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.fleet.records import BOUNDS
+from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.hosts import places
 from overlaptop.text import UNKNOWN, clock, count, duration, percent, plural
+from overlaptop.timeline import ratios
 from overlaptop.tui.draw.layout import Item, fit, folded, paragraph, wrap
 from overlaptop.tui.draw.segments import FAINT, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
-from overlaptop.tui.model.captures import ProfilerReference
+from overlaptop.tui.model.captures import TraceSums, sums_of
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.model.state import ViewState
@@ -46,26 +48,32 @@ _BOUNDS = (
 
 
 class CaptureView(Page):
-    """The newest capture; one that was refused as busy only if there is no other."""
+    """The newest capture."""
 
     def lines(self, width: int) -> list[StyledLine]:
-        captures = [each for each in self.state.snapshot.commands if each.name == CAPTURE]
-        if not captures:
+        capture = _newest(self.state.snapshot)
+        if capture is None:
             return _what_it_is(self.state, width)
-        capture = sorted(captures, key=lambda each: not each.busy)[-1]
-        reference = self.dashboard.captures.references.get(capture.id)
+        read = self.dashboard.traces.get(capture.id, "")
+        sums = {} if isinstance(read, str) else read
         where, table = places(capture, self.state.snapshot.ranks), Table(_COLUMNS, width)
-        bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
+        bounds = not all(each.exact for each in sums.values())
         inexact = {"live": not self.state.exact, "profiler": bounds}
         names = {name: f"{BOUNDS['overlap']}{name}" for name, is_bound in inexact.items() if is_bound}
         lines = [_asked(capture, width), *_stages(capture, width)]
         for place in where[:_PLACES]:
             lines += folded(place, width, TextStyle("accent", bold=True))
-        if reference is not None and reference.note:
-            lines += paragraph(reference.note, width, TextStyle("warning"))
+        if isinstance(read, str):
+            lines += paragraph(read, width, TextStyle("warning"))
         lines += [(), table.header(names)]
-        lines += [*(table.row(_cells(each, reference)) for each in capture.ranks), ()]
+        lines += [*(table.row(_cells(each, sums.get(each.rank))) for each in capture.ranks), ()]
         return lines + [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
+
+
+def _newest(snapshot: Snapshot) -> CommandView | None:
+    """Return the newest capture; one that was refused as busy only if there is no other."""
+    captures = [each for each in snapshot.commands if each.name == CAPTURE]
+    return max(reversed(captures), key=lambda each: not each.busy, default=None)
 
 
 def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
@@ -105,14 +113,13 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
     return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
 
 
-def _cells(rank: RankProgress, reference: ProfilerReference | None) -> tuple[StyledLine, ...]:
-    found = reference.ranks.get(rank.rank) if reference is not None else None
-    profiled = found.overlap if found is not None else None
+def _cells(rank: RankProgress, sums: TraceSums | None) -> tuple[StyledLine, ...]:
+    profiled = ratios.overlap(sums.hidden_ns, sums.comm_ns) if sums is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
     live, apart = rank.live_overlap, UNKNOWN
     if live is not None and profiled is not None:
         apart = f"{(live - profiled) * 100:+.1f} points"
-    times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
+    times_ns = (None,) * 3 if sums is None else (sums.comm_ns, sums.hidden_ns, sums.exposed_ns)
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
@@ -132,6 +139,18 @@ class CaptureScreen(PageScreen):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
 
+    def redraw(self, *, everything: bool = False) -> None:
+        """Read the newest capture's traces once all are written, and draw."""
+        capture, traces = _newest(self.state.snapshot), self.dashboard.traces
+        if capture is not None and capture.state == WRITTEN and capture.id not in traces:
+            traces[capture.id] = "reading the traces ..."
+            self.app.run_worker(self._read(capture), exit_on_error=False)
+        super().redraw(everything=everything)
+
+    async def _read(self, capture: CommandView) -> None:
+        self.dashboard.traces[capture.id] = await sums_of(capture)
+        self.dashboard.on_change()
+
     async def ask_for_steps(self) -> None:
         """Ask for the number of steps. Escape closes a screen without a capture, too."""
         hint = "enter: start   esc: not now"
@@ -140,13 +159,16 @@ class CaptureScreen(PageScreen):
         )
 
     def _leave_if_empty(self) -> None:
-        if all(each.name != CAPTURE for each in self.state.snapshot.commands):
+        if _newest(self.state.snapshot) is None:
             self.action_back()
 
     def _capture(self, words: str) -> str:
         if not words.strip().isdecimal():
             return "type a whole number of steps"
         try:
-            return self.dashboard.send(commands.make(CAPTURE, {"steps": int(words)}))
+            fault = self.dashboard.session.send(commands.make(CAPTURE, {"steps": int(words)}))
         except (ValueError, WireError) as error:
             return str(error)
+        self.dashboard.read()
+        self.dashboard.on_change()
+        return fault

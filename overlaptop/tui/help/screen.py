@@ -11,7 +11,7 @@ from overlaptop.tui.draw.layout import hanging, paragraph
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, Key
+from overlaptop.tui.model.keys import Key
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
 
@@ -19,16 +19,15 @@ from overlaptop.tui.widgets.view import Page
 class HelpPage(Page):
     """The keys and words of the screen that opened it, then all others."""
 
-    def __init__(self, dashboard: Dashboard, about: str) -> None:
+    def __init__(self, dashboard: Dashboard, about: str, everywhere: Sequence[Key]) -> None:
         """``about``: the screen's title in the help."""
         super().__init__(dashboard)
-        self._about = about
+        self._about, self._everywhere = about, everywhere
 
     def lines(self, width: int) -> list[StyledLine]:
         first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
         titles = SECTIONS if self.state.moving else OF_TRACES
-        everywhere = (*APP_KEYS, *TRACE_KEYS, *REPLAY_KEYS)
-        sections = {"Everywhere": everywhere, **{each: SECTIONS[each] for each in titles}}
+        sections = {"Everywhere": self._everywhere, **{each: SECTIONS[each] for each in titles}}
         here = [word for screens, words in WORDS if self._about in screens for word in words.items()]
         others = [word for screens, words in WORDS if self._about not in screens for word in words.items()]
         lines: list[StyledLine] = []
@@ -77,8 +76,8 @@ class HelpScreen(PageScreen):
 
     title_in_help = ""
 
-    def __init__(self, dashboard: Dashboard, about: str) -> None:
-        super().__init__(dashboard, HelpPage(dashboard, about))
+    def __init__(self, dashboard: Dashboard, about: str, everywhere: Sequence[Key]) -> None:
+        super().__init__(dashboard, HelpPage(dashboard, about, everywhere))
 
 
 class NoticesScreen(PageScreen):

@@ -83,15 +83,15 @@ class JobsScreen(PageScreen):
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
 
-    def __init__(self, dashboard: Dashboard, opened_at: str | None) -> None:
+    def __init__(self, dashboard: Dashboard) -> None:
         self._list = JobList(dashboard)
         super().__init__(dashboard, self._list)
-        self.opened_at = opened_at
+        self.opened_at = dashboard.session.job_key
         """The previous job; the list closes when another one is shown."""
 
     async def action_open(self) -> None:
         if (job := self._list.selected) is not None:
-            self.dashboard.open_job(job.job)
+            self.dashboard.select_job(job.job)
             await self.run_action("app.overview")
 
     def action_back(self) -> None:

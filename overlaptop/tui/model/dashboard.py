@@ -1,6 +1,4 @@
-"""Dashboard: the session, the shown state, and the actions of keys, for screens and widgets. It draws
-nothing and knows no widget.
-"""
+"""Dashboard: the session and the shown state, for screens and widgets. It draws nothing."""
 
 import time
 from collections.abc import Callable
@@ -8,30 +6,29 @@ from collections.abc import Callable
 from overlaptop.findings.finding import by_key
 from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.past import beside
+from overlaptop.fleet.recorder import default_path
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.totals import step_of
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.formats.finished_session import FinishedSession
-from overlaptop.launch.request import LaunchPlan
+from overlaptop.text import reason
 from overlaptop.tui.draw.themes import Look
-from overlaptop.tui.model.captures import Captures
+from overlaptop.tui.model.captures import TraceSums
 from overlaptop.tui.model.earlier import JobsSeen
-from overlaptop.tui.model.knob_editor import KnobEditor
-from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.knob_editor import KnobEditor, ValueRefusedError
 from overlaptop.tui.model.launch import LaunchFollower
 from overlaptop.tui.model.options import TuiOptions
-from overlaptop.tui.model.recording import JobRecording
 from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.model.state import ViewState
-from overlaptop.wire.commands import Command
 
-MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
+COMPARED_EVERY_NS = 1_000_000_000
+"""Interval between two comparisons of the steps before and after a change."""
+SOUGHT_EVERY_NS = 1_000_000_000
+"""Recorded time between two looks for the next event."""
 MOST_SEARCH_S = 2.0
 """Longest search; the screen does not move until its end."""
-"""Of a recording: how far the next event is looked for, and how often on the way."""
-_BY_HAND = "a value was changed by hand"
 
 
 class Dashboard:
@@ -46,20 +43,23 @@ class Dashboard:
     ) -> None:
         self.session, self.options, self.look = session, options, look
         self.replay = session if isinstance(session, ReplaySession) else None
-        self.recording = JobRecording(options.recorder)
         self.latest: Snapshot = session.tick()
         """The newest snapshot, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
-        self.knobs, self.trials = KnobEditor(session, clock_s), DashboardTrials(session)
-        self.captures = Captures()
+        self.knobs = KnobEditor(session, self.latest, clock_s)
+        self.trials = DashboardTrials(session)
+        self.traces: dict[str, dict[int, TraceSums] | str] = {}
+        """By capture: the figures of its traces by rank, or why there are none."""
         self.jobs_seen = JobsSeen()
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
         """Called when a request changes the state, to redraw. Set by the app."""
+        self.tell: Callable[[str], object] = lambda _news: None
+        """Called with a line about a recording. Set by the app."""
         self._findings = options.log.watch
         self._told = FindingsTold(session.send)
         self._watched: frozenset[int] | None = None
-        self._bursts = 0
+        self._bursts = self._compared_ns = 0
         self._job = session.job_key
 
     @property
@@ -69,12 +69,17 @@ class Dashboard:
 
     def read(self) -> None:
         self.latest = self.session.tick()
-        self.recording.write(self.latest)
+        try:
+            self.options.recorder.write(self.latest)
+        except OSError as fault:
+            self.end_recording(f"the recording ended: {reason(fault)}; ")
         self.jobs_seen.see(self.latest)
         if self.session.job_key != self._job:
             self._job = self.session.job_key
             self.knobs.forget()
             self.trials.stop("another job is shown")
+        if self.knobs.pending:
+            self.trials.stop("a value was changed by hand")
         self.knobs.tick(self.latest)
         self.trials.tick(self.latest)
 
@@ -90,10 +95,15 @@ class Dashboard:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
             return
         state.show(self.latest)
-        state.selected_knob = knobs.selected(self.latest)
+        if knobs.change is not None and (
+            state.change is None or knobs.change.command != state.change.command
+        ):
+            state.panel_hidden = False
+        state.selected_knob = knobs.selected
         state.change, state.change_is_news = knobs.change, knobs.change_is_news
         state.trying, state.slopes = self.trials.running, self.trials.slopes(self._job)
-        state.compared = self.jobs_seen.compare(state.snapshot)
+        if not 0 <= self.latest.at_ns - self._compared_ns < COMPARED_EVERY_NS:
+            state.compared, self._compared_ns = self.jobs_seen.compare(self.latest), self.latest.at_ns
         state.findings, state.first_line = self._findings.findings, self._findings.line(state.snapshot)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
@@ -122,7 +132,28 @@ class Dashboard:
             self.replay.pause(False)
 
     def record(self) -> None:
-        self.recording.begin_or_end(self.session.job_key)
+        """Begin a recording, or end the present one."""
+        recorder, path = self.options.recorder, default_path(self.session.job_key)
+        if recorder.size_bytes is not None:
+            self.end_recording()
+            return
+        try:
+            recorder.begin(path)
+        except ImportError:
+            self.tell("no recording without mcap and zstandard: pip install 'overlaptop[record]'")
+        except OSError as fault:
+            self.tell(f"no recording: {path}: {reason(fault)}")
+        else:
+            self.tell(f"recording to {path}")
+
+    def end_recording(self, why: str = "") -> None:
+        recorder = self.options.recorder
+        if recorder.size_bytes is not None:
+            try:
+                recorder.end()
+            except OSError as fault:
+                why = why or f"the end of the recording is missing: {reason(fault)}; "
+            self.tell(f"{why}{recorder.summary}")
 
     def seek(self, seconds: float) -> None:
         if self.replay is not None:
@@ -130,16 +161,13 @@ class Dashboard:
             self._show_moved(self.replay)
 
     def seek_event(self) -> bool:
-        """Go on in a recording to the next finding or trouble. False: none came within MOST_SOUGHT_NS, or
-        within MOST_SEARCH_S of reading.
-        """
+        """Go on in a recording to the next finding or trouble; return whether one came."""
         if self.replay is None:
             return False
         watch, trouble = FindingsWatch(), trouble_of(self.latest)
         known = set(by_key(self.state.findings or ()))
-        upto_ns = min(self.replay.at_ns + MOST_SOUGHT_NS, self.replay.recording.last_ns)
         end_s = time.monotonic() + MOST_SEARCH_S
-        for snapshot in self.replay.play(upto_ns, SOUGHT_EVERY_NS):
+        for snapshot in self.replay.play(self.replay.recording.last_ns, SOUGHT_EVERY_NS):
             self.latest, before = snapshot, trouble
             trouble = trouble_of(snapshot)
             found = by_key(watch.look_now(snapshot).shown)
@@ -196,33 +224,9 @@ class Dashboard:
     def select_knob(self, name: str) -> None:
         """Select the knob that keys change; empty: keep the present one. Its change is then shown."""
         self.resume()
-        self.state.hidden = None
+        self.state.panel_hidden = False
         if name:
             self.knobs.select(name)
-
-    def step_knob(self, direction: int) -> None:
-        self.trials.stop(_BY_HAND)
-        self.knobs.step(self.latest, direction)
-
-    def set_knob(self, words: str) -> None:
-        """Set a typed value. Raises ValueRefusedError."""
-        self.trials.stop(_BY_HAND)
-        self.knobs.type(self.latest, words)
-
-    def restore_knob(self) -> None:
-        self.trials.stop(_BY_HAND)
-        self.knobs.restore(self.latest)
-
-    def keep_best(self) -> None:
-        if (best := self.trials.best(self._job)) is not None:
-            name, value = best
-            self.knobs.select(name)
-            self.set_knob(str(value))
-
-    def try_values(self, words: str) -> None:
-        """Start trials of the typed values of the selected knob. Raises ValueRefusedError."""
-        if (held := self.knobs.editable(self.latest)) is not None:
-            self.trials.try_values(self.latest, held.knob.name, words)
 
     def answer(self, act: Callable[[str], None], words: str) -> str:
         """Run a prompt's answer; return the error, empty: none."""
@@ -231,36 +235,19 @@ class Dashboard:
         except ValueRefusedError as fault:
             return str(fault)
         self.resume()
+        self.read()
         self.on_change()
         return ""
 
-    def send(self, command: Command) -> str:
-        """Send a capture command; return why it cannot be sent, empty: it was sent."""
-        fault = self.session.send(command)
-        if not fault:
-            self.captures.asked(command.id)
-            self.read()
-            self.on_change()
-        return fault
-
-    def open_job(self, key: str) -> None:
-        """Watch the job that the user chose, also while another one starts."""
-        self.launch.stop_following()
-        self.select_job(key)
-
     def select_job(self, key: str) -> None:
+        """Watch this job, also while another one starts."""
+        self.launch.stop_following()
         if key != self.session.job_key:
-            self.recording.end()
+            self.end_recording()
         self.session.select(key)
         self._watched = None
         self.resume()
         self.read()
-
-    def start(self, plan: LaunchPlan) -> None:
-        """Start a planned workload in place of the previous one, unless this dashboard is read-only."""
-        if not self.options.readonly:
-            self.launch.start(plan)
-            self.on_change()
 
     def offered(self) -> tuple[object, ...]:
         """Return the state that decides which keys are enabled."""

@@ -3,9 +3,9 @@
 Means without a verdict: only a trial tells a change from the machine's drift. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice, takewhile
 from statistics import fmean
 from typing import NamedTuple
 
@@ -25,8 +25,6 @@ KEPT_STEPS = 256
 KEPT_RANKS = 64
 """Ranks kept, those with the lowest numbers."""
 MAX_ROWS = 20
-COMPARED_EVERY_NS = 1_000_000_000
-"""Shortest interval between two comparisons of the same steps."""
 _HEAD_CELLS = 28
 
 
@@ -44,33 +42,6 @@ class Setting(NamedTuple):
         return f"{short_name(self.knob)} {self.value}"
 
 
-class JobFigures(NamedTuple):
-    """Mean figures of steps; None: not known."""
-
-    step_ns: float | None = None
-    overlap: float | None = None
-    exposed_ns: float | None = None
-
-    @classmethod
-    def of(cls, steps: Iterable[StepTotals]) -> "JobFigures":
-        """Return means over steps, without those with a stall of the job; overlap is computed from sums."""
-        together = list(steps)
-        limit_ns = longest_going_ns([step.step_ns for step in together])
-        going = [step for step in together if step.step_ns <= limit_ns]
-        if not going:
-            return cls()
-        exposed = [step.exposed_ns for step in going if step.exposed_ns is not None]
-        hidden_ns = sum(step.hidden_ns or 0 for step in going)
-        return cls(
-            fmean(step.step_ns for step in going),
-            ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in going)),
-            fmean(exposed) if exposed else None,
-        )
-
-
-_UNKNOWN = JobFigures()
-
-
 @dataclass(frozen=True, slots=True)
 class EarlierJob:
     """A job under one setting of its knobs, the last one unless it was changed since."""
@@ -85,7 +56,10 @@ class EarlierJob:
     since: int = 0
     exact: bool = True
     """If False, compute and overlap are upper bounds, and exposed is a lower one."""
-    figures: JobFigures = _UNKNOWN
+    step_ns: float | None = None
+    overlap: float | None = None
+    exposed_ns: float | None = None
+    """Means of its steps; None: not known."""
     steps_done: int = 0
     """Steps of the furthest rank under these settings."""
 
@@ -115,10 +89,6 @@ class BeforeAfter:
         """True for a change of a knob, False for two jobs."""
         return self.before.job == self.after.job
 
-    @property
-    def key(self) -> tuple[str, int, str]:
-        return self.before.job, self.before.since, self.after.job
-
 
 class JobsSeen:
     """Follows the watched jobs, and keeps the earlier ones."""
@@ -132,8 +102,6 @@ class JobsSeen:
         self._descriptions: dict[str, tuple[str, str]] = {}
         """By job started here: the request, and how it ended."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
-        self._compared: BeforeAfter | None = None
-        self._compared_ns = 0
 
     def see(self, snapshot: Snapshot) -> None:
         """Add the next snapshot, of any job."""
@@ -152,20 +120,19 @@ class JobsSeen:
             past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
             if self._since < until and all(past):
                 left = _row(snapshot, self._since, until)
-                if left.figures.step_ns is not None and all(not _same(left, each) for each in self._left):
+                if left.step_ns is not None and all(not _same(left, each) for each in self._left):
                     self._leave(left)
                 self._since = until
 
     def describe(self, job: str, label: str, how: str = "") -> None:
-        """Record the request of a job that was started here, and how it ended, if it did."""
-        self._descriptions[job] = label, how
+        """Record the request of a job that was started here, and how it ended, even without a step.
 
-    def describe_end(self, job: str, label: str, how: str) -> None:
-        """Record how a job ended, even if it never made a step. ``job``: empty without a key."""
-        if job and any(each.job == job for each in self.all):
-            self.describe(job, label, how)
-        else:
+        ``job``: empty without a key.
+        """
+        if how and all(each.job != job or not job for each in self.all):
             self._leave(EarlierJob(job, label, how))
+        else:
+            self._descriptions[job] = label, how
 
     @property
     def present(self) -> EarlierJob | None:
@@ -188,20 +155,16 @@ class JobsSeen:
         present, here = self._present_job, self._present_job in self._descriptions
         for each in reversed(self._left):
             alike = each.label == self._script or (here and each.job in self._descriptions)
-            if alike and each.job != present and each.figures.step_ns is not None:
+            if alike and each.job != present and each.step_ns is not None:
                 return self._described(each)
         return None
 
     def compare(self, snapshot: Snapshot) -> BeforeAfter | None:
         """Return the steps before and after the newest change, else the earlier job and this one."""
-        before, key = self.before_change or self.earlier, self._present_job
-        if before is None or snapshot.job is None or snapshot.job.job != key:
+        before, after = self.before_change or self.earlier, self.present
+        if before is None or after is None or snapshot.job is None or snapshot.job.job != after.job:
             return None
-        known, age_ns = self._compared, snapshot.at_ns - self._compared_ns
-        is_new = known is None or known.key != (before.job, before.since, key)
-        if (is_new or age_ns >= COMPARED_EVERY_NS) and (after := self.present) is not None:
-            self._compared, self._compared_ns = _beside(before, after, snapshot), snapshot.at_ns
-        return self._compared
+        return _beside(before, after, snapshot)
 
     @property
     def all(self) -> list[EarlierJob]:
@@ -232,6 +195,10 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
     """Return the row of the steps ``[since, until)``; ``until`` None: up to the last step."""
     assert snapshot.job is not None
     newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
+    steps = [step for view in snapshot.ranks[:KEPT_RANKS] for step in _steps(view, since, until)]
+    limit_ns = longest_going_ns([step.step_ns for step in steps])
+    going = [step for step in steps if step.step_ns <= limit_ns]  # without stalls of the job
+    exposed = [step.exposed_ns for step in going if step.exposed_ns is not None]
     return EarlierJob(
         job=snapshot.job.job,
         label=snapshot.job.script,
@@ -239,9 +206,11 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
         settings=settings(snapshot, since),
         since=since,
         exact=all_see_gaps(snapshot.ranks),
-        figures=JobFigures.of(
-            chain.from_iterable(_steps(view, since, until) for view in snapshot.ranks[:KEPT_RANKS])
+        step_ns=fmean(step.step_ns for step in going) if going else None,
+        overlap=ratios.overlap(
+            sum(step.hidden_ns or 0 for step in going), sum(step.comm_ns or 0 for step in going)
         ),
+        exposed_ns=fmean(exposed) if exposed else None,
         steps_done=max(0, (newest + 1 if until is None else until) - since),
     )
 
@@ -269,19 +238,11 @@ def settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-def _steps(view: RankView, since: int, until: int | None) -> Iterable[StepTotals]:
+def _steps(view: RankView, since: int, until: int | None) -> list[StepTotals]:
     """Return the newest of these steps since the last change of a setting that no command disturbed."""
-
-    def back() -> Iterable[StepTotals]:
-        for step in reversed(view.history):
-            if until is not None and step.step >= until:
-                continue
-            if step.step < since or step.changes_setting:
-                return
-            if not step.disturbed:
-                yield step
-
-    return islice(back(), KEPT_STEPS)
+    before = (step for step in reversed(view.history) if until is None or step.step < until)
+    unchanged = takewhile(lambda step: step.step >= since and not step.changes_setting, before)
+    return list(islice((step for step in unchanged if not step.disturbed), KEPT_STEPS))
 
 
 def _same(one: EarlierJob, other: EarlierJob) -> bool:

@@ -1,5 +1,7 @@
-"""All keys of the app and its screens, with their bindings and help texts. A prompt defines its own few
-keys (widgets/prompt.py, widgets/line_prompt.py, workloads/option_input.py).
+"""The keys of the screens, with their bindings and help texts, and where the actions of keys are available.
+
+Keys that work everywhere are in tui/app.py. A prompt defines its own few keys (widgets/prompt.py,
+widgets/line_prompt.py, workloads/option_input.py).
 """
 
 from typing import NamedTuple
@@ -26,56 +28,6 @@ class Key(NamedTuple):
 
 
 # fmt: off
-APP_KEYS = (
-    Key("question_mark,f1", "?  F1", "help", "this help", "F1 help"),
-    Key("q", "q", "quit", "quit", "q quit"),
-    Key("ctrl+c", "ctrl+c", "leave", "quit without asking"),
-    Key("f", "f", "findings", "findings: why steps are slow, how to fix it, and the gain", "f why"),
-    Key("T", "T", "timelines", "the timelines of all ranks on one axis", "T timelines"),
-    Key("C,9", "C  9", "collectives",
-        "the step's collectives on all ranks, with their costs", "C collectives"),
-    Key("W", "W", "window",
-        "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step", "W window"),
-    Key("right_square_bracket", "]", "larger",
-        "larger bucket size, or value of the knob selected under Tune; fast presses add up", "[] knob"),
-    Key("left_square_bracket", "[", "smaller", "smaller value; esc cancels a change until it is sent"),
-    Key("b", "b", "exact", "type an exact value, or script for the script's own"),
-    Key("a", "a", "trials", "trials: compare other values with the present one", "a try values"),
-    Key("u,7", "u  7", "tune", "Tune: all knobs, and the log of changes", "u tune"),
-    Key("A", "A", "try_before", "A/B-test the last change"),
-    Key("x", "x", "slack", "delay each rank in turn to find the critical path; asks first"),
-    Key("w", "w", "workloads", "run a workload, and compare earlier runs", "w workloads"),
-    Key("m,6", "m  6", "machine",
-        "the machine: NUMA nodes, GPUs and links of the selected rank's host", "m machine"),
-    Key("space,p", "space  p", "pause", "pause or resume (data keeps arriving)", "space pause"),
-    Key("left_curly_bracket", "{", "earlier_step",
-        "previous kept step, on all ranks; space: back to live", "{} past steps"),
-    Key("right_curly_bracket", "}", "later_step", "next kept step"),
-    Key("L", "L", "slowest", "the slowest step whose timeline is kept", "L slowest step"),
-    Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
-    Key("R", "R", "record", "begin or end a recording of this job, a file in the current directory"),
-    Key("H,8", "H  8", "hosts", "the watched hosts, and their connections", "H hosts"),
-    Key("c", "c", "capture", "run torch.profiler on all ranks for some steps, as a reference", "c capture"),
-    Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
-    Key("n,3", "n  3", "notices", "notices from agents", "n notices"),
-    Key("o,4", "o  4", "jobs", "other jobs", "o jobs"),
-    Key("1", "1", "overview", "overview"),
-    Key("2", "2", "rank", "the selected rank"),
-    Key("t", "t", "next_theme", "next theme", "t theme"),
-    Key("g", "g", "textures", "glyphs besides colours"),
-    Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
-)
-TRACE_KEYS = (
-    Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace", "[] step"),
-    Key("left_square_bracket", "[", "trace_step(-1)",
-        "the step before; before the first one is the whole trace"),
-)
-"""Everywhere, where a trace is open; the same keys change a job."""
-REPLAY_KEYS = (
-    Key("left_parenthesis", "(", "replay_seek(-10)", "10 s back in the recording"),
-    Key("right_parenthesis", ")", "replay_seek(10)", "10 s on"),
-    Key("N", "N", "next_event", "on to the next finding or trouble, 10 minutes at most"),
-)
 TIMELINE_KEYS = (
     Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in (wheel: where the pointer is)"),
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),

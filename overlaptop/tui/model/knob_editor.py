@@ -7,23 +7,27 @@ from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.report.knobs import short_name
+from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.text import count, with_unit
-from overlaptop.tui.model.knob_values import SCRIPT, number, parsed, smallest, stepped
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CHANGED, UNKNOWN, make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
+SCRIPT = "script"
+"""Typed to return to the script's value."""
 SETTLE_S = 1.5
 """Delay before a change is sent: faster keys add up to one change, and it can be cancelled until then."""
 NEWS_S = 8.0
-"""Time that a completed change stays on the screen."""
+"""Time that a completed change, or the reason for none, stays on the screen."""
 TAKE_BACK = "esc takes it back"
 NOTHING = "nothing of this job can be changed"
-_NO_JOB = {
-    HubState.TRACE: "a trace is open: there is no job to change",
-    HubState.ENDED: "the job is over: nothing can be changed",
-}
+_SMALL_RANGE = 32
+_LOWEST_VALUES = (1, 2, 5, 10, 25, 50, 100)
+"""Larger values double."""
+
+
+class ValueRefusedError(ValueError):
+    """Not a value of this knob; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,10 @@ class _WantedValue:
 
 
 class KnobEditor:
-    """Takes keys, sends one command when they pause, and follows it.
+    """Takes keys, sends one command when they pause, and follows it."""
 
-    Methods take the newest snapshot, also while the screen is paused.
-    """
-
-    def __init__(self, session: Session, clock_s: Callable[[], float]) -> None:
-        self._session, self._clock_s = session, clock_s
+    def __init__(self, session: Session, latest: Snapshot, clock_s: Callable[[], float]) -> None:
+        self._session, self._latest, self._clock_s = session, latest, clock_s
         self.own: dict[str, str] = {}
         """Ids of this dashboard's changes, with the old value."""
         self.change: KnobChange | None = None
@@ -74,201 +75,191 @@ class KnobEditor:
         self._change_s = -NEWS_S
         self._selected = ""
         self._wanted: _WantedValue | None = None
-        self._sent: KnobChange | None = None
-        """The newest change sent, until a snapshot has it."""
-        self._before: tuple[str, Knob | None] = "", None
-        """The newest change in progress, and its knob as ranks last sent it by then."""
         self._fault: KnobChange | None = None
-        self._fault_when: tuple[object, ...] = ()
-        """The circumstances of the fault. When they change, the fault disappears."""
 
     def forget(self) -> None:
-        self._selected, self._wanted, self._sent, self._fault = "", None, None, None
+        self._selected, self._wanted, self._fault = "", None, None
 
     @property
     def change_is_news(self) -> bool:
         return self._clock_s() - self._change_s < NEWS_S
 
-    def selected(self, snapshot: Snapshot) -> JobKnob | None:
+    @property
+    def pending(self) -> bool:
+        """Return whether a value waits to be sent."""
+        return self._wanted is not None
+
+    @property
+    def selected(self) -> JobKnob | None:
         """Return the knob that keys change: the selected one, else the bucket size if it can be changed,
         else the first that can be changed. If none can, return the one whose reason is shown.
         """
-        bucket = snapshot.knob(BUCKET_CAP_MB)
-        if chosen := snapshot.knob(self._selected):
-            return chosen
-        if bucket is not None and not bucket.refusal:
-            return bucket
-        open_ones = (each for each in snapshot.knobs if not each.refusal)
-        return next(open_ones, bucket or next(iter(snapshot.knobs), None))
+        return self._latest.knob(self._selected) or min(
+            self._latest.knobs,
+            key=lambda each: (bool(each.refusal), each.knob.name != BUCKET_CAP_MB),
+            default=None,
+        )
 
     def select(self, name: str) -> None:
         self._selected = name
 
-    def editable(self, snapshot: Snapshot) -> JobKnob | None:
+    def editable(self) -> JobKnob | None:
         """Return the selected knob if it can be changed; else None, and `change` has the reason."""
-        self._fault = None
-        selected = self.selected(snapshot)
-        if snapshot.hub_state in _NO_JOB:
-            self._refuse(snapshot, "", _NO_JOB[snapshot.hub_state])
+        self._fault, selected = None, self.selected
+        if self._latest.hub_state is HubState.ENDED:
+            self._refuse("", "the job is over: nothing can be changed")
         elif selected is None:
-            self._refuse(snapshot, "", NOTHING)
+            self._refuse("", NOTHING)
         elif selected.refusal:
-            name = selected.knob.name
-            self._refuse(snapshot, name, f"{name} cannot be changed: {selected.refusal}")
+            self._refuse(selected.knob.name, f"{selected.knob.name} cannot be changed: {selected.refusal}")
         else:
             return selected
         return None
 
-    def step(self, snapshot: Snapshot, direction: int) -> None:
-        if (selected := self.editable(snapshot)) is not None:
-            self._step(snapshot, selected.knob, direction)
-        self._follow(snapshot)
+    def step(self, direction: int) -> None:
+        """Want the next value up (1) or down (-1)."""
+        if (selected := self.editable()) is None:
+            return
+        knob = selected.knob
+        at = self._expected(knob)
+        if at is not None:
+            value = stepped(knob, at, direction)
+        elif knob.value_text and direction > 0:
+            value = min(knob.choices) if knob.choices else knob.least
+        else:
+            what = "no number" if knob.value_text else "not known"
+            self._refuse(knob.name, f"{knob.name}: its present value is {what}; b takes another")
+            return
+        if value is None:
+            end = "largest" if direction > 0 else "smallest"
+            self._refuse(knob.name, f"this is the {end} step of {knob.name}; b takes an exact value")
+        else:
+            self._want(knob, value)
 
-    def type(self, snapshot: Snapshot, words: str) -> None:
-        """Set a typed value. Raises ValueRefusedError, whose text is for the prompt."""
-        sent = self._sent
-        if (selected := self.editable(snapshot)) is not None:
-            # No more keys follow, so it is sent at once.
-            self._want(snapshot, selected.knob, parsed(selected.knob, words), self._clock_s() - SETTLE_S)
-        if self._sent is sent:
-            self.tick(snapshot)
-        else:  # another knob's change was sent, which this snapshot does not have yet
-            self._follow(snapshot)
+    def type(self, words: str) -> None:
+        """Want a typed value, at once. Raises ValueRefusedError, whose text is for the prompt."""
+        if (selected := self.editable()) is not None:
+            self._want(selected.knob, parsed(selected.knob, words), settled=True)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        if (selected := self.editable(snapshot)) is not None:
-            self._want(snapshot, selected.knob, None, self._clock_s())
-        self._follow(snapshot)
+    def restore(self) -> None:
+        """Want the script's value."""
+        if (selected := self.editable()) is not None:
+            self._want(selected.knob, None)
 
     def cancel(self) -> bool:
         """Cancel the pending change; return whether there was one."""
         wanted, self._wanted, self._fault = self._wanted, None, None
+        self._follow()
         return wanted is not None
 
     def tick(self, snapshot: Snapshot) -> None:
         """Send the pending value once keys pause and no other command is in progress."""
-        wanted = self._wanted
-        if wanted and self._clock_s() - wanted.asked_s >= SETTLE_S and _busy(snapshot) is None:
-            self._send(snapshot, wanted)
-        self._follow(snapshot)
-
-    def _step(self, snapshot: Snapshot, knob: Knob, direction: int) -> None:
-        at = self._expected(snapshot, knob)
-        if at is not None:
-            value = stepped(knob, at, direction)
-        elif knob.value_text and direction > 0:
-            value = smallest(knob)
+        self._latest, wanted = snapshot, self._wanted
+        if self._fault is not None and not self.change_is_news:
+            self._fault = None
+        if wanted and self._clock_s() - wanted.asked_s >= SETTLE_S and self._busy is None:
+            self._send(wanted)
         else:
-            what = "no number" if knob.value_text else "not known"
-            self._refuse(snapshot, knob.name, f"{knob.name}: its present value is {what}; b takes another")
-            return
-        if value is None:
-            end = "largest" if direction > 0 else "smallest"
-            words = f"this is the {end} step of {knob.name}; b takes an exact value"
-            self._refuse(snapshot, knob.name, words)
-        else:
-            self._want(snapshot, knob, value, self._clock_s())
+            self._follow()
 
-    def _want(self, snapshot: Snapshot, knob: Knob, value: int | None, asked_s: float) -> None:
-        wanted = self._wanted
-        if wanted is not None and wanted.knob == knob.name:
+    def _want(self, knob: Knob, value: int | None, *, settled: bool = False) -> None:
+        """``settled``: no more keys follow."""
+        wanted, asked_s = self._wanted, self._clock_s() - SETTLE_S * settled
+        if wanted is None:
+            at = self._expected(knob)
+            old = f"{at:g}" if at is not None else knob.value_text
+            self._wanted = _WantedValue(knob.name, value, old, asked_s)
+        elif wanted.knob == knob.name:
             self._wanted = replace(wanted, value=value, asked_s=asked_s)
+        else:
+            self._refuse(wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}")
             return
-        if wanted is not None:
-            if _busy(snapshot) is not None:
-                self._refuse(
-                    snapshot, wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}"
-                )
-                return
-            self._send(snapshot, wanted)
-        at = self._expected(snapshot, knob)
-        old = f"{at:g}" if at is not None else knob.value_text
-        self._wanted = _WantedValue(knob.name, value, old, asked_s)
+        self._follow()
 
-    def _send(self, snapshot: Snapshot, wanted: _WantedValue) -> None:
-        pending, self._wanted = self._pending(snapshot, wanted), None
-        held = snapshot.knob(wanted.knob)
+    def _send(self, wanted: _WantedValue) -> None:
+        held, value = self._latest.knob(wanted.knob), wanted.value
+        self._wanted = self._fault = None
         if held is None or held.refusal:
             why = held.refusal if held else f"the job has no {wanted.knob} any more"
-            self._refuse(snapshot, wanted.knob, f"{wanted.knob} cannot be changed: {why}")
+            self._refuse(wanted.knob, f"{wanted.knob} cannot be changed: {why}")
             return
-        knob, value = held.knob, wanted.value
-        if value is not None and value == self._expected(snapshot, knob):
-            return  # keys returned to the present value
+        if value is not None and value == self._expected(held.knob):
+            self._follow()  # keys returned to the present value
+            return
         try:
-            command = make_restoring(knob) if value is None else make_setting(knob, value)
+            command = make_restoring(held.knob) if value is None else make_setting(held.knob, value)
             fault = self._session.send(command)
         except (ValueError, WireError) as error:
             fault = str(error)
         if fault:
-            self._refuse(snapshot, wanted.knob, f"not changed: {fault}")
+            self._refuse(wanted.knob, f"not changed: {fault}")
         else:
-            self.own[command.id] = pending.old
-            self._before = command.id, knob
-            self._sent = replace(pending, words="sent ...", command=command.id)
+            self.own[command.id] = wanted.old
+            new = self._new_value(wanted.knob, value)
+            # The next snapshot has the command.
+            self._show(KnobChange(wanted.knob, wanted.old, new, "sent ...", "pending", command=command.id))
 
-    def _expected(self, snapshot: Snapshot, knob: Knob) -> float | None:
+    @property
+    def _busy(self) -> CommandView | None:
+        """The command in progress, from any dashboard: a second one would be refused."""
+        return next((each for each in self._latest.commands if not each.done), None)
+
+    def _expected(self, knob: Knob) -> float | None:
         """Return the value after all requested changes; None: not known."""
         if self._wanted is not None and self._wanted.knob == knob.name:
-            return number(knob.original_text) if self._wanted.value is None else self._wanted.value
-        changes = [each for each in snapshot.changes if each.knob == knob.name]
+            return _number(knob.original_text) if self._wanted.value is None else self._wanted.value
+        changes = [each for each in self._latest.changes if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
         # Ranks send their knobs a moment after they report that the value has changed.
-        ranks_lag = newest is not None and self._before[0] == newest.id and self._before[1] is knob
-        if newest is not None and (not newest.done or (newest.new and ranks_lag)):
+        if newest and (not newest.done or (newest.state == CHANGED and newest.old == knob.value_text)):
             target = knob.original_text if newest.value is None else str(newest.value)
-            return number(newest.new or target)
-        return knob.value if knob.value is not None else number(knob.value_text)
+            return _number(newest.new or target)
+        return knob.value if knob.value is not None else _number(knob.value_text)
 
-    def _refuse(self, snapshot: Snapshot, knob: str, words: str) -> None:
-        self._fault_when = self._circumstances(snapshot)
-        self._fault = KnobChange(knob, "", "", words, "failed")
+    def _refuse(self, knob: str, words: str) -> None:
+        self.change = self._fault = KnobChange(knob, "", "", words, "failed")
+        self._change_s = self._clock_s()
 
-    def _circumstances(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """Return the newest change and the obstacles: a fault is shown until any of them changes."""
-        newest, selected = self._newest(snapshot), self.selected(snapshot)
-        obstacles = _NO_JOB.get(snapshot.hub_state), selected and (selected.knob.name, selected.refusal)
-        return (newest and newest.id, *obstacles)
+    def _follow(self) -> None:
+        """Show why there is no change, else the pending one, else the newest."""
+        # Changes of other dashboards that were refused as busy are no news.
+        changes = (each for each in reversed(self._latest.changes) if not each.busy or each.id in self.own)
+        newest = next(changes, None)
+        if self._fault is not None:
+            self._show(self._fault)
+        elif self._wanted is not None:
+            self._show(self._pending_change(self._wanted))
+        else:
+            self._show(self._progress_of(newest) if newest is not None else None)
 
-    def _newest(self, snapshot: Snapshot) -> CommandView | None:
-        """Return the newest change, except changes of other dashboards that were refused as busy."""
-        changes = reversed(snapshot.changes)
-        return next((each for each in changes if not each.busy or each.id in self.own), None)
-
-    def _follow(self, snapshot: Snapshot) -> None:
-        for each in snapshot.changes:
-            if not each.done and (held := snapshot.knob(each.knob)) is not None:
-                self._before = each.id, held.knob
-        before, self.change = self.change, self._change(snapshot)
-        after = self.change
-        if not before or not after or (before.command, before.state) != (after.command, after.state):
+    def _show(self, change: KnobChange | None) -> None:
+        before, self.change = self.change, change
+        if not before or not change or (before.command, before.state) != (change.command, change.state):
             self._change_s = self._clock_s()
 
-    def _change(self, snapshot: Snapshot) -> KnobChange | None:
-        is_refused = self._fault is not None and self._circumstances(snapshot) == self._fault_when
-        if self._wanted is not None:
-            return self._fault if is_refused else self._pending(snapshot, self._wanted)
-        if self._sent is not None:
-            if all(each.id != self._sent.command for each in snapshot.commands):
-                return self._sent
-            self._sent = None
-        if is_refused:
-            return self._fault
-        newest = self._newest(snapshot)
-        return self._progress_of(snapshot, newest) if newest is not None else None
+    def _pending_change(self, wanted: _WantedValue) -> KnobChange:
+        words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
+        return KnobChange(
+            wanted.knob, wanted.old, self._new_value(wanted.knob, wanted.value), words, "pending"
+        )
 
-    def _pending(self, snapshot: Snapshot, wanted: _WantedValue) -> KnobChange:
-        busy, new = _busy(snapshot), _new_value(snapshot, wanted.knob, wanted.value)
-        words = f"waiting for: {busy.words}; {TAKE_BACK}" if busy is not None else TAKE_BACK
-        return KnobChange(wanted.knob, wanted.old, new, words, "pending")
-
-    def _progress_of(self, snapshot: Snapshot, view: CommandView) -> KnobChange:
+    def _progress_of(self, view: CommandView) -> KnobChange:
         # Ranks report the old value once they have changed it.
         old = view.old or ("" if view.done else self.own.get(view.id, ""))
-        new = _new_value(snapshot, view.knob, view.value, view.new)
+        new = self._new_value(view.knob, view.value, view.new)
         states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
         state, by = states.get(view.state, "pending"), "" if view.id in self.own else view.by
         return KnobChange(view.knob, old, new, change_words(view), state, by, view.id)
+
+    def _new_value(self, name: str, value: int | None, reported: str = "") -> str:
+        """Return a new value with its unit: what ranks reported, else the requested one; None: the
+        script's.
+        """
+        held = self._latest.knob(name)
+        unit, original = (held.knob.unit, held.knob.original_text) if held is not None else ("", "")
+        if reported or value is not None:
+            return with_unit(reported or str(value), unit)
+        return f"{with_unit(original, unit)} ({SCRIPT})" if original else f"the {SCRIPT}'s own"
 
 
 def change_words(view: CommandView) -> str:
@@ -288,15 +279,47 @@ def who_asked(view: CommandView, own: Collection[str]) -> str:
     return "you" if view.id in own else view.by or "not said"
 
 
-def _busy(snapshot: Snapshot) -> CommandView | None:
-    """Return the command in progress, from any dashboard: a second one would be refused."""
-    return next((each for each in snapshot.commands if not each.done), None)
+def stepped(knob: Knob, at: float, direction: int) -> int | None:
+    """Return the next value up (1) or down (-1) from ``at``; None at the end.
+
+    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 800 ... within the
+    bounds.
+    """
+    if knob.choices and at in knob.choices:
+        index = knob.choices.index(int(at)) + direction
+        return knob.choices[index] if 0 <= index < len(knob.choices) else None
+    beyond = [value for value in _values(knob) if (value > at if direction > 0 else value < at)]
+    return (min(beyond) if direction > 0 else max(beyond)) if beyond else None
 
 
-def _new_value(snapshot: Snapshot, name: str, value: int | None, reported: str = "") -> str:
-    """Return a new value with its unit: what ranks reported, else the requested one; None: the script's."""
-    held = snapshot.knob(name)
-    unit, original = (held.knob.unit, held.knob.original_text) if held is not None else ("", "")
-    if reported or value is not None:
-        return with_unit(reported or str(value), unit)
-    return f"{with_unit(original, unit)} ({SCRIPT})" if original else f"the {SCRIPT}'s own"
+def parsed(knob: Knob, words: str) -> int | None:
+    """Parse a typed value; None for the script's own. Raises ValueRefusedError."""
+    typed = words.strip().lower().removesuffix(knob.unit.lower()).strip()
+    if typed == SCRIPT:
+        return None
+    try:
+        value = int(typed)
+    except ValueError:
+        raise ValueRefusedError(f"type a whole number, {allowed_words(knob)}; or: {SCRIPT}") from None
+    if fault := knob.fault(value):
+        raise ValueRefusedError(fault)
+    return value
+
+
+def _values(knob: Knob) -> list[int]:
+    if knob.choices:
+        return list(knob.choices)
+    if knob.most - knob.least <= _SMALL_RANGE:
+        return list(range(knob.least, knob.most + 1))
+    values = list(_LOWEST_VALUES)
+    while values[-1] < max(abs(knob.least), abs(knob.most)):
+        values.append(2 * values[-1])
+    both = {0, *values, *(-value for value in values)}
+    return [value for value in both if knob.least <= value <= knob.most]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -53,7 +53,7 @@ class LaunchFollower:
         if status.phase is not LaunchPhase.OVER or self._over == status.number:
             return ""
         self._over = status.number
-        self._seen.describe_end(self._job, status.label, status.how)
+        self._seen.describe(self._job, status.label, status.how)
         return f"{status.label} ended: {self._reason()}" if status.failed else ""
 
     def _take(self, status: LaunchStatus) -> None:
@@ -61,7 +61,7 @@ class LaunchFollower:
         if status.number == earlier.number:
             return
         if earlier.phase is LaunchPhase.RUNNING:
-            self._seen.describe_end(self._job, earlier.label, "ended here")
+            self._seen.describe(self._job, earlier.label, "ended here")
         self._job = ""
 
     def _words(self) -> str:

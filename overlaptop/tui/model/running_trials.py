@@ -8,7 +8,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.knobs import present_words
 from overlaptop.text import duration, plural
-from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.knob_editor import ValueRefusedError
 from overlaptop.wire.commands import CHANGED, HOST, PLACES
 from overlaptop.wire.knobs import Knob
 

@@ -80,8 +80,8 @@ class ViewState:
     selected_knob: JobKnob | None = None
     change: KnobChange | None = None
     change_is_news: bool = False
-    hidden: tuple[str, str, str] | None = None
-    """The change that the user has hidden: its command, failure and comparison."""
+    panel_hidden: bool = False
+    """True if the user has hidden the newest change and its result."""
     trying: bool = False
     recorded_bytes: int | None = None
     """Bytes of the recording that this dashboard makes; None: it makes none."""
@@ -297,21 +297,6 @@ class ViewState:
         if (needs_knob(action) and not self.any_change) or (action == "hosts" and not self.snapshot.nodes):
             return False
         return self.offers(action)
-
-    @property
-    def panel_hidden(self) -> bool:
-        return self.hidden is not None and self.hidden == self._shown_change()
-
-    def hide_panel(self) -> None:
-        self.hidden = None if self.panel_hidden else self._shown_change()
-
-    def _shown_change(self) -> tuple[str, str, str]:
-        change, compared = self.change, self.compared
-        return (
-            change.command if change is not None else "",
-            change.words if change is not None and change.state == "failed" else "",
-            str(compared.key) if compared is not None else "",
-        )
 
     @property
     def selected_name(self) -> str:

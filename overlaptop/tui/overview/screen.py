@@ -45,7 +45,7 @@ class OverviewScreen(TimelineScreen):
         super().redraw(everything=everything)
 
     def action_comparison(self) -> None:
-        self.state.hide_panel()
+        self.state.panel_hidden = not self.state.panel_hidden
         self.redraw()
 
     def action_move(self, rows: int) -> None:

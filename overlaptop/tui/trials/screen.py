@@ -15,6 +15,7 @@ from overlaptop.tui.model.running_trials import RunningTrials, longest_ns, usual
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
+from overlaptop.wire.knobs import Knob
 
 if TYPE_CHECKING:
     from overlaptop.trials.runner import TrialsState
@@ -141,25 +142,26 @@ class TrialsScreen(PageScreen):
         self.dashboard.on_change()
 
     async def action_keep(self) -> None:
-        self.dashboard.keep_best()
-        self.dashboard.on_change()
-
-    async def ask_for_values(self) -> None:
-        """Ask for values of the selected knob to try, unless it cannot be changed. Escape closes a screen
-        without trials, too.
-        """
         dashboard = self.dashboard
-        selected = dashboard.knobs.editable(dashboard.latest)
-        if selected is None:
+        if (best := dashboard.trials.best(dashboard.session.job_key)) is not None:
+            name, value = best
+            dashboard.knobs.select(name)
+            dashboard.knobs.type(str(value))
             dashboard.on_change()
-            return
-        usual = usual_values(selected.knob, dashboard.latest)
+
+    async def ask_for_values(self, knob: Knob) -> None:
+        """Ask for values to try. Escape closes a screen without trials, too."""
+        dashboard, usual = self.dashboard, usual_values(knob, self.dashboard.latest)
         hint = "no other value is known to do anything else"
         if usual:
             longest = longest_ns(dashboard.latest)
             hint = f"enter: start{f', up to {duration(longest)} a value' if longest else ''}   esc: not now"
-        take = partial(dashboard.answer, dashboard.try_values)
-        await self.ask_line(f"try {selected.knob.name} ", usual, hint, take, left=self._leave_if_empty)
+
+        def try_values(typed: str) -> None:
+            dashboard.trials.try_values(dashboard.latest, knob.name, typed)
+
+        take = partial(dashboard.answer, try_values)
+        await self.ask_line(f"try {knob.name} ", usual, hint, take, left=self._leave_if_empty)
 
     def _leave_if_empty(self) -> None:
         if self.dashboard.trials.newest is None:

@@ -88,7 +88,7 @@ def _brief(
 
 
 def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, str]]:
-    before, after = compared.before.figures, compared.after.figures
+    before, after = compared.before, compared.after
     overlaps = [
         bounded(percent(each), BOUNDS["overlap"], exact=exact) for each in (before.overlap, after.overlap)
     ]

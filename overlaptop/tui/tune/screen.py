@@ -16,8 +16,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TUNE_KEYS, bindings
-from overlaptop.tui.model.knob_editor import NOTHING, change_words, who_asked
-from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.model.knob_editor import NOTHING, SCRIPT, change_words, who_asked
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
@@ -171,7 +170,7 @@ class TuneScreen(DashboardScreen):
 
     def action_restore(self) -> None:
         self.dashboard.select_knob(self.knob)
-        self.dashboard.restore_knob()
+        self.dashboard.knobs.restore()
         self.dashboard.on_change()
 
     def action_scroll(self, lines: int) -> None:

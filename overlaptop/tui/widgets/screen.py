@@ -15,11 +15,12 @@ from textual.widgets._footer import FooterKey
 from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
-from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.model.knob_editor import SCRIPT
 from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Prompt
 from overlaptop.tui.widgets.view import JobView
+from overlaptop.wire.knobs import Knob
 
 
 class Views(Vertical, inherit_bindings=False):
@@ -88,13 +89,8 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
         await self.ask(LinePrompt(asked, answer, hint, take, typed, left))
 
-    async def ask_for_value(self) -> None:
-        """Ask for a value of the selected knob, or show why it cannot be changed."""
-        dashboard = self.dashboard
-        if (selected := dashboard.knobs.editable(dashboard.latest)) is None:
-            dashboard.on_change()
-            return
-        knob, take = selected.knob, partial(dashboard.answer, dashboard.set_knob)
+    async def ask_for_value(self, knob: Knob) -> None:
+        take = partial(self.dashboard.answer, self.dashboard.knobs.type)
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
         answer = str(knob.value) if knob.value is not None else ""
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"

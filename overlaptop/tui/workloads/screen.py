@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar
 
-from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.model.dashboard import Dashboard
@@ -24,7 +23,10 @@ class WorkloadsScreen(DashboardScreen):
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
-    def __init__(self, dashboard: Dashboard, launcher: LocalLauncher) -> None:
+    def __init__(self, dashboard: Dashboard) -> None:
+        """The dashboard must have a launcher."""
+        launcher = dashboard.options.launcher
+        assert launcher is not None
         self._launcher = launcher
         self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
         self._words_started = self._form.words
@@ -106,7 +108,8 @@ class WorkloadsScreen(DashboardScreen):
 
     async def _start(self, plan: LaunchPlan) -> None:
         self._words_started = self._form.words
-        self.dashboard.start(plan)
+        self.dashboard.launch.start(plan)
+        self.dashboard.on_change()
 
     def _replan(self) -> None:
         try:

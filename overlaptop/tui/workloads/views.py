@@ -226,15 +226,14 @@ class TriedTable(JobView):
 
 
 def _cells(job: EarlierJob) -> tuple[StyledLine, ...]:
-    figures = job.figures
-    overlap = bounded(percent(figures.overlap), BOUNDS["overlap"], exact=job.exact)
+    overlap = bounded(percent(job.overlap), BOUNDS["overlap"], exact=job.exact)
     return (
         (Segment(printable(job.label), BOLD if job.how == "runs" else TEXT),),
         (Segment(printable(_changed(job)), TextStyle("accent")),),
         (Segment(count(job.steps_done or None)),),
-        (Segment(duration(figures.step_ns)),),
+        (Segment(duration(job.step_ns)),),
         (Segment(overlap),),
-        (Segment(duration(figures.exposed_ns)),),
+        (Segment(duration(job.exposed_ns)),),
         (dim(job.how),),
     )
 
