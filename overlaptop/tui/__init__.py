@@ -18,13 +18,11 @@ def run(session: Session, options: TuiOptions | None = None, ending_signals: Col
     event loop handles them while the dashboard runs: an exception raised in a signal handler is lost if it
     strikes in a finalizer. Afterwards they have their default action.
     """
-    gc.disable()  # modules stay: collections while they load, and of them later, find nothing
     from overlaptop.tui.app import OverlaptopApp
     from overlaptop.tui.terminal_driver import TerminalDriver
 
-    gc.freeze()
+    gc.freeze()  # modules stay
     gc.set_threshold(10_000)  # a drawing makes thousands of objects, and leaves few
-    gc.enable()
 
     app = OverlaptopApp(session, options)
     app.driver_class = TerminalDriver

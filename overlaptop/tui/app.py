@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial, partialmethod
-from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -27,7 +26,7 @@ from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import Key, bindings, changes_job, needs_job, needs_knob
+from overlaptop.tui.model.keys import CHANGE_JOB, CHANGE_KNOB, NEED_JOB, Key, action_name, bindings
 from overlaptop.tui.model.knob_editor import KnobEditor, ValueRefusedError
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.running_trials import RunningTrials
@@ -55,7 +54,7 @@ APP_KEYS = (
     Key("right_parenthesis", ")", "replay_seek(10)", "10 s on"),
     Key("N", "N", "next_event", "on to the next finding or trouble"),
     Key("question_mark,f1", "?  F1", "help", "this help", "F1 help"),
-    Key("q", "q", "quit", "quit", "q quit"),
+    Key("q", "q", "quit", "quit; asks first if that ends a job started here", "q quit"),
     Key("ctrl+c", "ctrl+c", "leave", "quit without asking"),
     Key("f", "f", "findings", "findings: why steps are slow, how to fix it, and the gain", "f why"),
     Key("T", "T", "timelines", "the timelines of all ranks on one axis", "T timelines"),
@@ -129,7 +128,6 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self.dashboard.tell = partial(self.notify, timeout=10, markup=False)
-        self._reads = 0
         self._offered: tuple[object, ...] = ()
 
     def get_default_screen(self) -> Screen[object]:
@@ -143,8 +141,9 @@ class OverlaptopApp(App[int]):
         self.read()  # this connects at once
         self.show()
         drawn_s = 1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz))
-        self._reads_a_drawing = ceil(drawn_s / MOST_UNREAD_S)
-        self.set_interval(drawn_s / self._reads_a_drawing, self._tick)
+        self.set_interval(drawn_s, self._tick)
+        if drawn_s > MOST_UNREAD_S:
+            self.set_interval(MOST_UNREAD_S, self.read)
 
     def on_unmount(self) -> None:
         if (connections := self.dashboard.options.connections) is not None:
@@ -154,9 +153,7 @@ class OverlaptopApp(App[int]):
 
     def _tick(self) -> None:
         self.read()
-        self._reads += 1
-        if self._reads % self._reads_a_drawing == 0:
-            self.show()
+        self.show()
 
     def read(self) -> None:
         self.dashboard.read()
@@ -236,13 +233,14 @@ class OverlaptopApp(App[int]):
     def _say_why_not(self, key: str) -> None:
         """Say why the key does nothing here, if it works elsewhere."""
         chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings lacks refused ones
-        actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
+        bound = (each for _, known in chain for each in known.key_to_bindings.get(key, ()))
+        actions = {action_name(each.action) for each in bound}
         state = self.dashboard.state
-        if any(map(changes_job, actions)) and state.readonly:
+        if actions & CHANGE_JOB and state.readonly:
             self._say_once(READONLY)
-        elif any(map(needs_job, actions)) and state.snapshot.job is None:
+        elif actions & NEED_JOB and state.snapshot.job is None:
             self._say_once("no job yet")
-        elif any(map(needs_knob, actions)) and state.moving:
+        elif actions & CHANGE_KNOB and state.moving:
             self._edited().editable()  # the change line has the reason
             self.show()
         elif "hosts" in actions and state.moving:

@@ -8,7 +8,7 @@ from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.tui.app import APP_KEYS
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.model.keys import changes_job
+from overlaptop.tui.model.keys import CHANGE_JOB
 from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from tests.fleet.builders import step
 from tests.fleet.hub import sent
@@ -209,7 +209,7 @@ async def test_readonly_dashboard_changes_nothing_and_says_so_once():
         text = await shown(app, pilot, "question_mark")
     assert session.sent == []
     for key in APP_KEYS:
-        if changes_job(key.action):
+        if key.action in CHANGE_JOB:
             assert key.words not in text
 
 

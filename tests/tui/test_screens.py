@@ -40,7 +40,7 @@ from .fakes import (
     text_of,
 )
 from .knobs import controlled_job
-from .launchers import FakeLauncher, started_here
+from .launchers import FakeLauncher
 from .machines import (
     cpu_only,
     device,
@@ -122,10 +122,6 @@ async def test_help_lists_every_key_and_word_scrolls_and_closes():
         await pilot.resize_terminal(60, 20)
         assert "not known; never zero" in await shown(app, pilot, "end")
         assert "Overview" in await shown(app, pilot, "home")
-        assert "quit; the job goes on" in text
-    launcher = started_here(running_job())
-    text = await screen_of(running_job(), "question_mark", launcher=launcher, size=(160, 200))
-    assert "quit; ddp, started here, ends; other jobs go on" in text
 
 
 @pytest.mark.parametrize(

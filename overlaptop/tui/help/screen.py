@@ -41,13 +41,7 @@ class HelpPage(Page):
 
     def _keys(self, title: str, keys: Sequence[Key], width: int) -> list[StyledLine]:
         offered = [key for key in keys if self.state.offers(key.action)]
-        return _section(title, [(key.shown, self._words(key)) for key in offered], width)
-
-    def _words(self, key: Key) -> str:
-        if key.action != "quit" or not self.state.moving:
-            return key.words
-        ends = self.dashboard.running
-        return f"quit; {ends}, started here, ends; other jobs go on" if ends else "quit; the job goes on"
+        return _section(title, [(key.shown, key.words) for key in offered], width)
 
 
 class NoticesPage(Page):

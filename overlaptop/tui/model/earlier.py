@@ -14,7 +14,7 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.window import longest_going_ns
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import shortened, with_unit
+from overlaptop.text import plural, shortened, with_unit
 from overlaptop.timeline import ratios
 from overlaptop.trials.values import layout_of
 from overlaptop.wire.commands import CHANGED
@@ -81,8 +81,8 @@ class BeforeAfter:
     after: EarlierJob
     same_work: bool
     """True if both do the same work per step; else times are not compared."""
-    buckets: int | None = None
-    """Number of DDP's buckets, if the change left them as they were."""
+    note: str = ""
+    """``1 bucket either way: no difference to expect``; empty: the buckets differ, or are not known."""
 
     @property
     def of_change(self) -> bool:
@@ -274,16 +274,16 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
     same_work = all(each.knob not in work for each in differ)
     old, new = shortened(old, _HEAD_CELLS), shortened(new, _HEAD_CELLS)
     same_job = before.job == after.job and len(differ) == 1
-    buckets = _same_buckets(differ[0], values[differ[0].knob], snapshot) if same_job else None
-    return BeforeAfter(title, old, new, before, after, same_work, buckets)
+    note = _same_buckets(differ[0], values[differ[0].knob], snapshot) if same_job else ""
+    return BeforeAfter(title, old, new, before, after, same_work, note)
 
 
-def _same_buckets(before: Setting, value: str, snapshot: Snapshot) -> int | None:
-    """Return the number of DDP's buckets if both values make the same ones; None: not so, or not known."""
+def _same_buckets(before: Setting, value: str, snapshot: Snapshot) -> str:
+    """Return a note if both values make the same buckets of DDP; empty: not so, or not known."""
     knob = next((each.knob for each in snapshot.knobs if each.knob.name == before.knob), None)
     layout = layout_of(knob, snapshot) if knob is not None else None
     numbers = [text.partition(" ")[0] for text in (before.value, value)]
     if layout is None or not all(map(str.isdecimal, numbers)):
-        return None
+        return ""
     old, new = (layout(int(number)) for number in numbers)
-    return len(old) if old == new else None
+    return f"{plural(len(old), 'bucket')} either way: no difference to expect" if old == new else ""

@@ -93,7 +93,7 @@ MACHINE_KEYS = (
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
     Key("enter", "enter", "app.rank", "open the selected rank"),
 )
-LIST_KEYS = (
+SCROLL_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "up"),
     Key("down,j", "↓  j", "move(1)", "down", "↑↓ select"),
@@ -101,26 +101,20 @@ LIST_KEYS = (
     Key("pagedown", "page down", "page(1)", "a page down"),
     Key("home", "home", "move(-100000)", "to the first"),
     Key("end", "end", "move(100000)", "to the last"),
-    Key("enter", "enter", "open", "open", "enter open"),
 )
-# fmt: on
-
-
-def _opening(words: str) -> tuple[Key, ...]:
-    """Return the keys of a list; ``words``: the action of enter."""
-    return tuple(key._replace(words=words) if key.action == "open" else key for key in LIST_KEYS)
-
-
-# fmt: off
-SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
+LIST_KEYS = (*SCROLL_KEYS, Key("enter", "enter", "open", "open", "enter open"))
+FINDINGS_KEYS = (
+    *SCROLL_KEYS, Key("enter", "enter", "open", "open the finding's first rank", "enter open")
+)
 COLLECTIVES_KEYS = (
-    *_opening("show it on the timelines; of several, the one with most exposed time"),
+    *SCROLL_KEYS,
+    Key("enter", "enter", "open",
+        "show it on the timelines; of several, the one with most exposed time", "enter open"),
     Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth", "s sort"),
     Key("S,r", "S  r", "reverse", "reverse the order"),
     Key("tab", "tab", "group(1)", "group rows by operation, bucket, or collective", "tab group"),
     Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
 )
-FINDINGS_KEYS = _opening("open the finding's first rank")
 HOSTS_KEYS = (
     *SCROLL_KEYS,
     Key("r", "r", "retry", "retry unreachable hosts now (also done automatically)", "r try again now"),
@@ -154,49 +148,36 @@ TRIALS_KEYS = (
     Key("pageup,up", "page up  ↑", "move(-4)", "scroll back"),
 )
 # fmt: on
-_OF_KNOB = {"larger", "smaller", "exact", "trials", "select", "restore"}
-_CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"}
-_OF_REPLAYS = {"replay_seek", "next_event"}
-_NOT_OF_REPLAYS = {"record"}
-_OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
-_OF_JOBS_AND_TRACES = {*_OF_STEPS, "findings", "timelines", "collectives"}
-_NEED_A_JOB = {
+CHANGE_KNOB = {"larger", "smaller", "exact", "select", "restore"}
+CHANGE_JOB = CHANGE_KNOB | {
+    *("trials", "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"),
+}
+"""Actions that change the job or which one runs, or begin to: not with ``--readonly``."""
+_OF_JOBS_AND_TRACES = {
+    *("earlier_step", "later_step", "slowest", "show_step", "findings", "timelines", "collectives"),
+}
+NEED_JOB = _OF_JOBS_AND_TRACES | {
     *("try_before", "slack", "capture", "captures", "machine", "measure", "record", "trials", "tune"),
     *("window", "pause"),
-    *_OF_JOBS_AND_TRACES,
 }
-_NOT_OF_TRACES = _NEED_A_JOB - _OF_JOBS_AND_TRACES | {
+_NOT_OF_TRACES = NEED_JOB - _OF_JOBS_AND_TRACES | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts"),
 }
 
 
-def _name(action: str) -> str:
+def action_name(action: str) -> str:
+    """Return ``move`` for ``screen.move(-1)``."""
     return action.partition("(")[0].rpartition(".")[2]
 
 
-def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
-    """Whether an action has anything to do with a trace, else with a job, recorded or not, or with none."""
-    if _name(action) in _OF_REPLAYS:
+def fits(action: str, *, trace: bool, job: bool, replay: bool) -> bool:
+    """Return whether an action can do anything with a trace, else with a job, recorded or not, or none."""
+    name = action_name(action)
+    if name in ("replay_seek", "next_event"):
         return replay
-    if replay and _name(action) in _NOT_OF_REPLAYS:
-        return False
     if trace:
-        return _name(action) not in _NOT_OF_TRACES
-    return _name(action) != "trace_step" and (job or _name(action) not in _NEED_A_JOB)
-
-
-def needs_job(action: str) -> bool:
-    return _name(action) in _NEED_A_JOB
-
-
-def changes_job(action: str) -> bool:
-    """Return whether an action changes the job or which one runs, or begins to: not with ``--readonly``."""
-    return _name(action) in _CHANGING
-
-
-def needs_knob(action: str) -> bool:
-    """Return whether an action only says why it does nothing if no knob can be changed."""
-    return _name(action) in _OF_KNOB - {"trials"}
+        return name not in _NOT_OF_TRACES
+    return name != "trace_step" and (job or name not in NEED_JOB) and not (replay and name == "record")
 
 
 def bindings(keys: tuple[Key, ...]) -> list[BindingType]:

@@ -1,6 +1,6 @@
 """Change a knob by keys: the selected knob, its new value, and the progress. No screen."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -272,11 +272,6 @@ def change_words(view: CommandView) -> str:
         at = "on" if view.state == "agreed" else "at"
         return view.state + (f" {at} step {count(view.step)}" if view.step is not None else "")
     return "ranks agree on a step ..." if view.state == "accepted" else "sent ..."
-
-
-def who_asked(view: CommandView, own: Collection[str]) -> str:
-    """Return ``you`` if its id is in ``own``, this dashboard's; else the name in the command."""
-    return "you" if view.id in own else view.by or "not said"
 
 
 def stepped(knob: Knob, at: float, direction: int) -> int | None:

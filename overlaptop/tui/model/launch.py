@@ -10,11 +10,8 @@ class LaunchFollower:
     """The dashboard's side of a launch: the job to show, and what to report. Reads only; never blocks."""
 
     def __init__(self, launcher: LocalLauncher | None, seen: JobsSeen) -> None:
-        self.launcher = launcher
+        self._launcher, self._seen = launcher, seen
         self.status = LaunchStatus() if launcher is None else launcher.status()
-        self.message = ""
-        """State of a job that is not on the screen yet, or that never came; empty: neither."""
-        self._seen = seen
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
         """True if the job will be shown as soon as it is found."""
         self._job = ""
@@ -23,29 +20,28 @@ class LaunchFollower:
 
     def start(self, plan: LaunchPlan) -> None:
         """Start a job, and show it. Raises ValueError for an invalid plan."""
-        if self.launcher is not None:
-            self.launcher.start(plan)
+        if self._launcher is not None:
+            self._launcher.start(plan)
             self._awaited = True
-            self._take(self.launcher.status())
+            self._take(self._launcher.status())
 
     def stop_following(self) -> None:
         self._awaited = False
 
     def poll(self, session: Session) -> str:
         """Poll the launch; return the key of a job to show, once for each start, or nothing."""
-        if self.launcher is None:
+        if self._launcher is None:
             return ""
-        self._take(self.launcher.status())
-        if self.status.phase is LaunchPhase.RUNNING and not self._job:
-            for record in session.jobs:
-                if self.launcher.owns(record):
-                    self._job = record.job
-                    self._seen.describe(record.job, self.status.label)
-        self.message = self._words()
-        turn_to = self._job if self._awaited and self.status.phase is LaunchPhase.RUNNING else ""
-        if turn_to:
-            self._awaited = False
-        return turn_to
+        self._take(self._launcher.status())
+        if self.status.phase is not LaunchPhase.RUNNING:
+            return ""
+        if not self._job and (own := next(filter(self._launcher.owns, session.jobs), None)) is not None:
+            self._job = own.job
+            self._seen.describe(self._job, self.status.label)
+        if not (self._awaited and self._job):
+            return ""
+        self._awaited = False
+        return self._job
 
     def take_failure(self) -> str:
         """Return the job's failure in one line, once; empty: none."""
@@ -54,29 +50,27 @@ class LaunchFollower:
             return ""
         self._over = status.number
         self._seen.describe(self._job, status.label, status.how)
-        return f"{status.label} ended: {self._reason()}" if status.failed else ""
+        return self.message
 
-    def _take(self, status: LaunchStatus) -> None:
-        earlier, self.status = self.status, status
-        if status.number == earlier.number:
-            return
-        if earlier.phase is LaunchPhase.RUNNING:
-            self._seen.describe(self._job, earlier.label, "ended here")
-        self._job = ""
-
-    def _words(self) -> str:
+    @property
+    def message(self) -> str:
+        """Return the state of a job that is not on the screen yet, or that never came; empty: neither."""
         status = self.status
         if status.phase is LaunchPhase.ENDING and not status.ending:
             return f"starting {status.label}"
         if status.phase is LaunchPhase.ENDING:
             return f"ending {status.ending}" + (f", then {status.label}" if status.request else "")
         if status.phase is LaunchPhase.OVER and status.failed:
-            return f"{status.label} ended: {self._reason()}"
+            output = self._launcher.output() if self._launcher else ()
+            last = next((line for line in reversed(output) if line), "")
+            return f"{status.label} ended: {', '.join(filter(None, (status.how, last)))}"
         if status.phase is LaunchPhase.RUNNING and not self._job:
             return f"{status.label} is starting: its first step takes some seconds"
         return ""
 
-    def _reason(self) -> str:
-        output = self.launcher.output() if self.launcher else ()
-        last = next((line for line in reversed(output) if line), "")
-        return ", ".join(filter(None, (self.status.how, last)))
+    def _take(self, status: LaunchStatus) -> None:
+        earlier, self.status = self.status, status
+        if status.number != earlier.number:
+            if earlier.phase is LaunchPhase.RUNNING:
+                self._seen.describe(self._job, earlier.label, "ended here")
+            self._job = ""

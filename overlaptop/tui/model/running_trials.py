@@ -15,6 +15,7 @@ from overlaptop.wire.knobs import Knob
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
     from overlaptop.trials.runner import Trials, TrialsState
+    from overlaptop.trials.settings import Best
 
 # numpy takes 100 ms to import: the trials' modules are imported only on use.
 
@@ -33,6 +34,13 @@ class RunningTrials:
     @property
     def state(self) -> "TrialsState":
         return self.trials.state
+
+    @property
+    def best(self) -> "Best | None":
+        """Return the result so far; None for delays, or if nothing is known."""
+        from overlaptop.trials.settings import best_of
+
+        return best_of(self.knob, self.state) if self.knob is not None else None
 
 
 class DashboardTrials:
@@ -123,27 +131,18 @@ class DashboardTrials:
         newest = self.newest
         if newest is None or newest.knob is None or self.running or newest.job != job:
             return None
-        from overlaptop.trials.settings import best_of
-
-        found = best_of(newest.knob, newest.state)
+        found = newest.best
         return (newest.knob.name, found.value) if found is not None and found.value is not None else None
 
 
 def usual_values(knob: Knob, snapshot: Snapshot) -> str:
-    """Return the values to try by default: ``6,12,50,100``; empty: there are none."""
+    """Return the values to try by default, such as ``6,12,50,100``."""
     from overlaptop.trials.values import layout_of, values_to_try
 
     try:
         return ",".join(map(str, values_to_try(knob, layout=layout_of(knob, snapshot))))
     except ValueError:
         return ""
-
-
-def longest_ns(snapshot: Snapshot) -> int | None:
-    """Return the longest time that trying one value may take. None: no step has been measured yet."""
-    from overlaptop.trials import runner
-
-    return runner.longest_ns(step_ns) if (step_ns := snapshot.totals.step_ns) else None
 
 
 def _job_of(snapshot: Snapshot) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
-from overlaptop.tui.model.keys import changes_job, fits, needs_knob
+from overlaptop.tui.model.keys import CHANGE_JOB, CHANGE_KNOB, action_name, fits
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.model.parts import COMPUTE, PHASES, StepPart
@@ -287,16 +287,16 @@ class ViewState:
 
     def offers(self, action: str) -> bool:
         """Return whether an action of the app or a screen is available here."""
-        if self.readonly and changes_job(action):
+        if self.readonly and action_name(action) in CHANGE_JOB:
             return False
         job, replay = self.snapshot.job is not None, self.snapshot.recorded
         return fits(action, trace=not self.moving, job=job, replay=replay)
 
     def does(self, action: str) -> bool:
         """Return whether it would do more than say why it cannot."""
-        if (needs_knob(action) and not self.any_change) or (action == "hosts" and not self.snapshot.nodes):
+        if action_name(action) in CHANGE_KNOB and not self.any_change:
             return False
-        return self.offers(action)
+        return self.offers(action) and (action != "hosts" or bool(self.snapshot.nodes))
 
     @property
     def selected_name(self) -> str:

@@ -11,7 +11,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
-from overlaptop.tui.model.running_trials import RunningTrials, longest_ns, usual_values
+from overlaptop.tui.model.running_trials import RunningTrials, usual_values
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
@@ -50,29 +50,21 @@ class TrialsView(Page):
         running = self.dashboard.trials.newest
         if running is None:
             return [(bold(" No trials yet"),), (), *paragraph(_WHAT_THEY_ARE, width, TEXT, rows=12)]
-        return trials_lines(running, width, elsewhere=running.job != self.dashboard.session.job_key)
-
-
-def trials_lines(running: RunningTrials, width: int, *, elsewhere: bool = False) -> list[StyledLine]:
-    """Return the values tried, the progress, a table, and the result. ``elsewhere``: in an earlier job."""
-    # Trials have imported numpy already.
-    from overlaptop.trials.settings import best_of
-
-    state, knob = running.state, running.knob
-    best = best_of(knob, state) if knob is not None else None
-    lines = _status(running, state, width)
-    if elsewhere:
-        warning = TextStyle("warning", bold=True)
-        lines += paragraph(f"of an earlier run of {running.script}", width, warning, indent=3)
-    lines += [(), *_rows(running, best, width)]
-    refused = [f"{each.candidate.name}: {each.refused}" for each in state.tried if each.refused]
-    for line in refused:
-        lines += paragraph(line, width, TextStyle("error"), rows=3)
-    if best is not None and state.over:
-        lines += [(), *paragraph(best.line, width, BOLD, rows=4)]
-        if best.code:
-            lines += code_to_keep(best.code, width)
-    return lines
+        state, best = running.state, running.best
+        lines = _status(running, state, width)
+        if running.job != self.dashboard.session.job_key:
+            warning = TextStyle("warning", bold=True)
+            lines += paragraph(f"of an earlier run of {running.script}", width, warning, indent=3)
+        lines += [(), *_rows(running, best, width)]
+        for each in state.tried:
+            if each.refused:
+                text = f"{each.candidate.name}: {each.refused}"
+                lines += paragraph(text, width, TextStyle("error"), rows=3)
+        if best is not None and state.over:
+            lines += [(), *paragraph(best.line, width, BOLD, rows=4)]
+            if best.code:
+                lines += code_to_keep(best.code, width)
+        return lines
 
 
 def _status(running: RunningTrials, state: "TrialsState", width: int) -> list[StyledLine]:
@@ -154,8 +146,11 @@ class TrialsScreen(PageScreen):
         dashboard, usual = self.dashboard, usual_values(knob, self.dashboard.latest)
         hint = "no other value is known to do anything else"
         if usual:
-            longest = longest_ns(dashboard.latest)
-            hint = f"enter: start{f', up to {duration(longest)} a value' if longest else ''}   esc: not now"
+            from overlaptop.trials.runner import longest_ns
+
+            step_ns = dashboard.latest.totals.step_ns
+            longest = f", up to {duration(longest_ns(step_ns))} a value" if step_ns else ""
+            hint = f"enter: start{longest}   esc: not now"
 
         def try_values(typed: str) -> None:
             dashboard.trials.try_values(dashboard.latest, knob.name, typed)

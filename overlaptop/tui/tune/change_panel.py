@@ -11,27 +11,23 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.change_line import change_lines
 from overlaptop.tui.widgets.view import JobView
 
-TABLE_LINES = 4
+_TABLE_LINES = 4
 """A header and three figures."""
-LEAST_LINES = 4
-"""Least lines for the table and the text above; with fewer, all is one line."""
-_WIDE = 70
-"""On narrower screens it is one line, too."""
-_HIGH = 24
+_WIDE, _HIGH = 70, 24
+"""On smaller screens all is one line."""
 
 
 class ChangePanel(JobView):
     """The newest change's progress, and the steps before and after the last completed one."""
 
     def full_height(self, width: int) -> int:
-        state = self.state
-        change, compared = state.change, state.compared
-        if state.panel_hidden or (change is None and compared is None):
+        change, compared = self.state.change, self.state.compared
+        if self.state.panel_hidden or (change is None and compared is None):
             return 0
         head = len(change_lines(change, width)) if change is not None else 1
-        table = compared is not None and width >= _WIDE and self.app.size.height >= _HIGH
-        same = compared is not None and compared.buckets is not None
-        return head + TABLE_LINES + same if table else head
+        if compared is None or width < _WIDE or self.app.size.height < _HIGH:
+            return head
+        return head + _TABLE_LINES + bool(compared.note)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         return panel_lines(self.state, width, height)
@@ -40,7 +36,7 @@ class ChangePanel(JobView):
 def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     """Return a table of the figures before and after if the height allows, else one line."""
     change, compared = state.change, state.compared
-    if compared is None or height < LEAST_LINES:
+    if compared is None or height < _TABLE_LINES:
         return _brief(change, compared, width, exact=state.exact)[:height]
     drift = "drift included" if compared.of_change else ""
     again = f"{drift}{'' if state.readonly else '; A: test'}   " if drift else ""
@@ -49,27 +45,23 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
         lines = change_lines(change, width, hide)
     else:
         lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
-    rows = _rows(compared, exact=state.exact)
-    sides = [
-        f"{words}, {f'newest {KEPT_STEPS} steps' if steps > KEPT_STEPS else plural(steps, 'step')}"
-        for words, steps in (
-            (compared.old, compared.before.steps_done),
-            (compared.new, compared.after.steps_done),
+    rows, titles = _rows(compared, exact=state.exact), [""]
+    for side, steps in (
+        (compared.old, compared.before.steps_done),
+        (compared.new, compared.after.steps_done),
+    ):
+        titles.append(
+            f"{side}, {f'newest {KEPT_STEPS} steps' if steps > KEPT_STEPS else plural(steps, 'step')}"
         )
-    ]
-    columns = [Column(title, 9, right=at > 0) for at, title in enumerate(("", *sides, "change"))]
+    columns = [Column(title, 9, right=bool(title)) for title in (*titles, "change")]
     words = {column.title: [column.title, *(row[at] for row in rows)] for at, column in enumerate(columns)}
     table = Table(columns, width, words)
     lines.append(elided(table.header(), width))
     for name, before, after, by in rows:
         lines.append(table.row(((dim(name),), (Segment(before),), (Segment(after, BOLD),), (Segment(by),))))
-    if compared.buckets is not None:
-        lines.append((dim(f"  {_same_buckets(compared.buckets)}"),))
+    if compared.note:
+        lines.append((dim(f"  {compared.note}"),))
     return lines[:height]
-
-
-def _same_buckets(count: int) -> str:
-    return f"{plural(count, 'bucket')} either way: no difference to expect"
 
 
 def _brief(
@@ -80,30 +72,25 @@ def _brief(
         return change_lines(change, width) if change is not None else []
     head = f" {compared.old} → {compared.new}" if compared.of_change else f" {compared.title}"
     items = [Item((bold(head),))]
+    if compared.note:
+        items.append(Item((dim(compared.note),), 1))
     for at, (name, before, after, by) in enumerate(_rows(compared, exact=exact)):
         items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 2))
-    if compared.buckets is not None:
-        items.insert(1, Item((dim(_same_buckets(compared.buckets)),), 1))
     return [fit(items, [], width, "  ")]
 
 
-def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, str]]:
-    before, after = compared.before, compared.after
-    overlaps = [
-        bounded(percent(each), BOUNDS["overlap"], exact=exact) for each in (before.overlap, after.overlap)
-    ]
-    exposed = [
-        bounded(duration(each), BOUNDS["exposed_ns"], exact=exact)
-        for each in (before.exposed_ns, after.exposed_ns)
-    ]
+def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, ...]]:
+    before, after = sides = compared.before, compared.after
+    overlaps = [bounded(percent(each.overlap), BOUNDS["overlap"], exact=exact) for each in sides]
+    exposed = [bounded(duration(each.exposed_ns), BOUNDS["exposed_ns"], exact=exact) for each in sides]
     points = ""
     if before.overlap is not None and after.overlap is not None:
         points = f"{100 * (after.overlap - before.overlap):+.1f} points"
-    share = "other work" if not compared.same_work else _share(before.step_ns, after.step_ns)
+    share = _share(before.step_ns, after.step_ns) if compared.same_work else "other work"
     return [
         ("step time", duration(before.step_ns), duration(after.step_ns), share),
-        ("overlap", overlaps[0], overlaps[1], points),
-        ("exposed", exposed[0], exposed[1], _share(before.exposed_ns, after.exposed_ns)),
+        ("overlap", *overlaps, points),
+        ("exposed", *exposed, _share(before.exposed_ns, after.exposed_ns)),
     ]
 
 

@@ -16,7 +16,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TUNE_KEYS, bindings
-from overlaptop.tui.model.knob_editor import NOTHING, SCRIPT, change_words, who_asked
+from overlaptop.tui.model.knob_editor import NOTHING, SCRIPT, change_words
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
@@ -87,19 +87,13 @@ class KnobDetail(LinesView):
     def lines(self, width: int) -> list[StyledLine]:
         if (selected := self._table.selected) is None:
             return []
-        knob, warning = selected.knob, TextStyle("warning")
+        knob = selected.knob
         about, whose = knob.about or "no description", f" ({knob.owner})" if knob.owner else ""
         lines = paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
         now = f"Now {present_words(knob)}; the script gave {value_words(knob, None)}"
         lines += paragraph(f"{now}; allowed: {allowed_words(knob)}.", width, rows=2)
         if selected.refusal:
             lines += paragraph(f"Cannot be changed: {selected.refusal}.", width, BOLD_WARNING, rows=4)
-        elif self.state.readonly:
-            lines += paragraph(
-                "Not changed from here: this dashboard is read-only.", width, warning, rows=2
-            )
-        if selected.differs:
-            lines += paragraph("Ranks have different values while they change.", width, warning, rows=2)
         code = code_line(knob) if knob.value_text != knob.original_text else ""
         return [*lines, *(code_to_keep(code, width) if code else [])]
 
@@ -128,7 +122,8 @@ class ChangeLog(Page):
         for each in changes:
             new = each.new or (SCRIPT if each.value is None else str(each.value))
             values = f"{each.old} → {with_unit(new, units.get(each.knob, ''))}".lstrip()
-            rows.append((short_name(each.knob), values, who_asked(each, own), change_words(each)))
+            who = "you" if each.id in own else each.by or "not said"
+            rows.append((short_name(each.knob), values, who, change_words(each)))
         knobs, values_of, asked, said_of = zip(*rows, strict=True)
         table = Table(_LOG_COLUMNS, width, {"knob": knobs, "change": values_of, "": said_of, "by": asked})
         lines: list[StyledLine] = []
@@ -157,8 +152,7 @@ class TuneScreen(DashboardScreen):
 
     @property
     def knob(self) -> str:
-        selected = self._table.selected
-        return selected.knob.name if selected is not None else ""
+        return selected.knob.name if (selected := self._table.selected) is not None else ""
 
     def action_move(self, rows: int) -> None:
         self._table.move(rows)
@@ -179,10 +173,6 @@ class TuneScreen(DashboardScreen):
 
 def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     knob = job_knob.knob
-    now: StyledLine = (bold(present_words(knob)),)
-    change = state.change
-    if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
-        now = (Segment(f"{change.old} → {change.new}", BOLD_WARNING),)
     if job_knob.refusal == NOT_ALLOWED:
         note: StyledLine = (dim("needs --control"),)
     elif job_knob.refusal:
@@ -195,7 +185,7 @@ def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
         note = (dim("enter selects it"),)
     return (
         (bold(knob.name),),
-        now,
+        (bold(present_words(knob)),),
         (Segment(value_words(knob, None)),),
         (Segment(allowed_words(knob)),),
         (dim(shortened(knob.owner, 28)),),

@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from overlaptop.tui.widgets.line_prompt import LineInput
 from overlaptop.tui.widgets.prompt import Prompt, focus_at_once
-from overlaptop.tui.workloads.form import FormState
+from overlaptop.tui.workloads.views import FormState
 
 _TWO_FIELDS = 40
 
@@ -25,7 +25,7 @@ class OptionInput(Prompt):
         """``typed``: called after a change, which is then in the form; ``entered``: called on enter."""
         super().__init__()
         self._form, self._typed = form, typed
-        self._options = LineInput(form.options, entered, self._write, id="options", max_length=2000)
+        self._options = LineInput("", entered, self._write, id="options", max_length=2000)
         self._nproc = LineInput(form.nproc, entered, self._write, id="nproc", max_length=4)
         self._labels = {
             self._options: Static(" options ", classes="prompt"),
@@ -47,8 +47,8 @@ class OptionInput(Prompt):
 
     def show_form(self) -> None:
         """Show the selected workload's typed text, or an example if there is none."""
-        self._options.value = self._form.options
-        self._options.cursor_position = len(self._form.options)
+        self._options.value = options = self._form.words[1]
+        self._options.cursor_position = len(options)
         self.show_place()
 
     def show_place(self) -> None:

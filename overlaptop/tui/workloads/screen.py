@@ -11,8 +11,15 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import DashboardScreen
-from overlaptop.tui.workloads.form import FormState
-from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, Title, TriedTable, WorkloadList
+from overlaptop.tui.workloads.views import (
+    FormState,
+    JobOutput,
+    OptionList,
+    PlanView,
+    Title,
+    TriedTable,
+    WorkloadList,
+)
 
 _SCROLL_LINES = 4
 
@@ -90,15 +97,12 @@ class WorkloadsScreen(DashboardScreen):
 
     async def action_run(self) -> None:
         """Run it; ask first if it ends another one."""
-        try:
-            request = self._form.request()
-        except LaunchError:
-            return  # already on the screen
-        if self._form.plan is None or self._form.plan.request != request:
-            await self._make_plan(request)  # enter came before the plan
+        await self._make_plan()
         plan, status = self._form.plan, self._launcher.status()
-        is_coming = status.phase is LaunchPhase.ENDING and status.request == request
-        if plan is None or plan.fault or is_coming:
+        if plan is None or plan.fault:
+            return  # already on the screen
+        request = plan.request
+        if status.phase is LaunchPhase.ENDING and status.request == request:
             return
         if running := self.dashboard.running:
             asked = f"end {running} and start {request.label}?"
@@ -112,20 +116,16 @@ class WorkloadsScreen(DashboardScreen):
         self.dashboard.on_change()
 
     def _replan(self) -> None:
+        make: Callable[[], Awaitable[None]] = self._make_plan
+        self.run_worker(make, group="plan", exclusive=True)
+
+    async def _make_plan(self) -> None:
         try:
-            request = self._form.request()
+            request = LaunchRequest.parse(*self._form.words)
         except LaunchError as fault:
-            self.workers.cancel_group(self, "plan")  # the plan of earlier text would replace the fault
-            self._take(LaunchPlan(LaunchRequest(self._form.workload.name), str(fault)))
+            plan = LaunchPlan(LaunchRequest(self._form.workload.name), str(fault))
         else:
-            # Not the coroutine itself: if a fast key cancels it before it begins, Python warns.
-            make: Callable[[], Awaitable[None]] = partial(self._make_plan, request)
-            self.run_worker(make, group="plan", exclusive=True)
-
-    async def _make_plan(self, request: LaunchRequest) -> None:
-        self._take(await asyncio.to_thread(self._launcher.plan, request))
-
-    def _take(self, plan: LaunchPlan) -> None:
+            plan = await asyncio.to_thread(self._launcher.plan, request)
         self._form.plan = plan
         if self._input.is_mounted:
             self._input.show_place()

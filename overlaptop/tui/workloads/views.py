@@ -1,14 +1,18 @@
-"""Views of the form: the workloads, the selected one's options, the effect of enter, and the job's last
-lines.
+"""The form of a launch request, and its views: the workloads, the selected one's options, the effect of
+enter, and the job's last lines.
 """
 
+import shlex
+import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from textual import events
 
 from overlaptop.fleet.records import BOUNDS
-from overlaptop.launch.request import LaunchPhase
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.text import UNKNOWN, bounded, count, duration, percent, printable
 from overlaptop.tui.draw.layout import Item, crop, elided, fit, paragraph, wrap
 from overlaptop.tui.draw.segments import BOLD, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim, on
@@ -16,8 +20,8 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.earlier import EarlierJob
 from overlaptop.tui.widgets.view import JobView, LinesView, Page, RowList
-from overlaptop.tui.workloads.form import FormState
 from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads.options import Option, value_text
 
 _JOB = "watched so far, newest first"
 _COLUMNS = (
@@ -32,6 +36,54 @@ _COLUMNS = (
 _GIVEN = TextStyle("accent", bold=True)
 _WIDEST_VALUE = 20
 LONGEST_LINE = 500
+
+
+class OptionRow(NamedTuple):
+    """An option in the list."""
+
+    option: Option
+    value: str
+    given: bool
+    """True if the value was typed, else it is the default."""
+    default: str
+
+
+@dataclass
+class FormState:
+    """Written by the screen's actions, read by its widgets."""
+
+    workload: Workload
+    typed: dict[str, str] = field(default_factory=dict)
+    """Typed options by workload: they stay when another workload is selected."""
+    nproc: str = ""
+    plan: LaunchPlan | None = None
+    """The plan for the typed text; None until it is known."""
+
+    @classmethod
+    def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> "FormState":
+        """Return a form filled with that request, so that the user can change one value."""
+        named = {workload.name: workload for workload in workloads}
+        if request is None or request.workload not in named:
+            return cls(workloads[0])
+        nproc = "" if request.nproc is None else str(request.nproc)
+        return cls(named[request.workload], {request.workload: shlex.join(request.options)}, nproc)
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """The arguments of LaunchRequest.parse."""
+        return self.workload.name, self.typed.get(self.workload.name, ""), self.nproc
+
+    def rows(self) -> list[OptionRow]:
+        """Return the options with their values; without a plan, the defaults on a CPU."""
+        plan = self.plan if self.plan is not None and not self.plan.fault else None
+        where, given = (plan.defaults, plan.given) if plan is not None else ("cpu", {})
+        found = []
+        for option in self.workload.options:
+            default = option.default_on(where)
+            value = given.get(option.name, default)
+            texts = ["" if each is None else value_text(each) for each in (value, default)]
+            found.append(OptionRow(option, texts[0], option.name in given, texts[1]))
+        return found
 
 
 class Title(JobView):
@@ -137,53 +189,39 @@ class PlanView(LinesView):
             return paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=6)
         # The reason why a job ended is shown with its last lines.
         lines = paragraph(message, width, warning, rows=2) if phase is LaunchPhase.RUNNING else []
-        items = [Item((Segment(" enter ", KEY),)), *self._effects()]
-        lines += [(Segment(" "), *line) for line in wrap(items, width - 2, 3, " ")]
+        items = [Item((Segment(word, TEXT),)) for word in printable(self._effects()).split()]
+        effects = wrap([Item((Segment(" enter ", KEY),)), *items], width - 2, 3, " ")
+        lines += [(Segment(" "), *line) for line in effects]
         return [*lines, *paragraph(printable(plan.command_line), width, TextStyle("accent"), rows=3)]
 
-    def _effects(self) -> list[Item]:
+    def _effects(self) -> str:
         launcher, running = self.dashboard.options.launcher, self.dashboard.running
         jobs = [job for job in self.dashboard.session.jobs if not job.ended]
         others = [job.script for job in jobs if launcher and not launcher.owns(job)]
         effects = f"ends {running}, then runs" if running else "runs"
-        items = [Item((Segment(word, TEXT),)) for word in printable(effects).split()]
         if others:
             names, goes = ", ".join(dict.fromkeys(others)), "goes" if len(others) == 1 else "go"
-            words = f"({names}, not started here, {goes} on beside it)"
-            items += [Item((dim(word),)) for word in printable(words).split()]
-        return items
+            effects += f" ({names}, not started here, {goes} on beside it)"
+        return effects
 
 
 class JobOutput(Page):
     """How the job ended, and its last lines, newest last."""
 
-    counts_rest = False
-    _back = 0
-    """Lines below the foot."""
-
     def full_height(self, width: int) -> int:
         """Return the height: 0 if the job wrote nothing."""
         status = self.dashboard.launch.status
         self.set_class(status.failed, "-failed")
+        if not status.failed:
+            self.first = sys.maxsize  # a failed job's lines can be scrolled
         if status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
             return 0
         lines = len(self.lines(width))
         return len(self._title(width)) + lines if lines or status.failed else 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        title, lines = self._title(width), len(self.lines(width))
-        space = max(0, height - len(title))
-        self._back = max(0, min(self._back, lines - space))
-        self.first = lines - space - self._back
-        shown = super().draw(width, space)
-        if len(shown) < lines:
-            place = dim(f"  lines {self.first + 1}–{self.first + len(shown)} of {lines}")
-            title = [*title[:-1], elided((*title[-1], place), width)]
-        return [*title, *shown]
-
-    def move(self, lines: int) -> None:
-        self._back = max(0, self._back - lines)
-        self.redraw()
+        title = self._title(width)
+        return [*title, *super().draw(width, max(0, height - len(title)))]
 
     def lines(self, width: int) -> list[StyledLine]:
         launcher = self.dashboard.options.launcher
