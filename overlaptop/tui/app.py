@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -28,7 +28,7 @@ from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import CHANGE_JOB, CHANGE_KNOB, NEED_JOB, Key, action_name, bindings
 from overlaptop.tui.model.knob_editor import KnobEditor, ValueRefusedError
-from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
+from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.running_trials import RunningTrials
 from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -140,9 +140,8 @@ class OverlaptopApp(App[int]):
             asyncio.get_running_loop().add_reader(connections.fileno(), connections.receive)
         self.read()  # this connects at once
         self.show()
-        drawn_s = 1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz))
-        self.set_interval(drawn_s, self._tick)
-        if drawn_s > MOST_UNREAD_S:
+        self.set_interval(1 / options.refresh_hz, self._tick)
+        if 1 / options.refresh_hz > MOST_UNREAD_S:
             self.set_interval(MOST_UNREAD_S, self.read)
 
     def on_unmount(self) -> None:
@@ -247,7 +246,7 @@ class OverlaptopApp(App[int]):
             self._say_once("only this machine is watched; overlaptop HOST ... watches others")
 
     def _say_once(self, words: str) -> None:
-        """Say why a key does nothing; once, however often it is pressed."""
+        """Notify of this, unless it is on the screen."""
         if all(told.message != words for told in self._notifications):
             self.notify(words, timeout=3, markup=False)
 
@@ -304,28 +303,30 @@ class OverlaptopApp(App[int]):
             self.show()
 
     async def action_slack(self) -> None:
-        trials, top = self.dashboard.trials, self.screen
-        if await self._shows_running() or not isinstance(top, DashboardScreen):
+        if await self._shows_running():
             return
         try:
-            delays, question = trials.delays(self.dashboard.latest)
+            delays, question = self.dashboard.trials.delays(self.dashboard.latest)
         except ValueRefusedError as fault:
             self._say_once(str(fault))
         else:
-            await top.ask(Confirm(question, partial(self._delay, delays)))
+            await self._confirm(question, partial(self._delay, delays))
 
     async def _delay(self, delays: RunningTrials) -> None:
         self.dashboard.trials.begin_delays(delays)
         await self._top(TrialsScreen)
         self.show()
 
+    async def _confirm(self, question: str, do: Callable[[], Awaitable[None]]) -> None:
+        if isinstance(self.screen, DashboardScreen):
+            await self.screen.ask(Confirm(question, do))
+
     async def action_capture(self) -> None:
         await (await self._top(CaptureScreen)).ask_for_steps()
 
     async def action_quit(self) -> None:
-        running = self.dashboard.running
-        if running and isinstance(self.screen, DashboardScreen):
-            await self.screen.ask(Confirm(f"quit? {running}, started here, ends", self._end))
+        if running := self.dashboard.running:
+            await self._confirm(f"quit? {running}, started here, ends", self._end)
         else:
             await self._end()
 
@@ -347,7 +348,6 @@ class OverlaptopApp(App[int]):
         await self.push_screen(kind(self.dashboard, **about))
 
     async def _top(self, kind: type[OnTop]) -> OnTop:
-        """Return the screen of this kind on top, opened over the present one if need be."""
         if not isinstance(self.screen, kind):
             await self._open(kind, over=True)
         assert isinstance(self.screen, kind)

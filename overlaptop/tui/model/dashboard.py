@@ -72,7 +72,7 @@ class Dashboard:
         try:
             self.options.recorder.write(self.latest)
         except OSError as fault:
-            self.end_recording(f"the recording ended: {reason(fault)}; ")
+            self.end_recording(fault)
         self.jobs_seen.see(self.latest)
         if self.session.job_key != self._job:
             self._job = self.session.job_key
@@ -146,13 +146,14 @@ class Dashboard:
         else:
             self.tell(f"recording to {path}")
 
-    def end_recording(self, why: str = "") -> None:
+    def end_recording(self, fault: OSError | None = None) -> None:
         recorder = self.options.recorder
         if recorder.size_bytes is not None:
             try:
                 recorder.end()
-            except OSError as fault:
-                why = why or f"the end of the recording is missing: {reason(fault)}; "
+            except OSError as error:
+                fault = fault or error
+            why = f"the recording ended: {reason(fault)}; " if fault is not None else ""
             self.tell(f"{why}{recorder.summary}")
 
     def seek(self, seconds: float) -> None:

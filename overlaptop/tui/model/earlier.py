@@ -51,7 +51,7 @@ class EarlierJob:
     label: str
     """The request, ``ddp --bucket-cap-mb 50``, else the script."""
     how: str = ""
-    """Its end or state in a word or two; empty: not known."""
+    """Its end or state; empty: not known."""
     settings: tuple[Setting, ...] = ()
     since: int = 0
     exact: bool = True
@@ -62,6 +62,10 @@ class EarlierJob:
     """Means of its steps; None: not known."""
     steps_done: int = 0
     """Steps of the furthest rank under these settings."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job or f"{self.label}: {self.how}", self.since
 
     @property
     def named(self) -> str:
@@ -94,7 +98,8 @@ class JobsSeen:
     """Follows the watched jobs, and keeps the earlier ones."""
 
     def __init__(self) -> None:
-        self._left: list[EarlierJob] = []
+        self._left: dict[tuple[str, int], EarlierJob] = {}
+        """By `EarlierJob.key`, oldest first."""
         self._last: Snapshot | None = None
         """The newest snapshot of a job with a step."""
         self._since = 0
@@ -120,7 +125,7 @@ class JobsSeen:
             past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
             if self._since < until and all(past):
                 left = _row(snapshot, self._since, until)
-                if left.step_ns is not None and all(not _same(left, each) for each in self._left):
+                if left.step_ns is not None and left.key not in self._left:
                     self._leave(left)
                 self._since = until
 
@@ -146,14 +151,14 @@ class JobsSeen:
     @property
     def before_change(self) -> EarlierJob | None:
         """Return the present job before its newest change; None: it was not watched then."""
-        left = (each for each in reversed(self._left) if each.job == self._present_job)
+        left = (each for each in reversed(self._left.values()) if each.job == self._present_job)
         return next((each for each in left if each.since < self._since), None)
 
     @property
     def earlier(self) -> EarlierJob | None:
         """Return the newest other job with figures and the same script, or started here as this one was."""
         present, here = self._present_job, self._present_job in self._descriptions
-        for each in reversed(self._left):
+        for each in reversed(self._left.values()):
             alike = each.label == self._script or (here and each.job in self._descriptions)
             if alike and each.job != present and each.step_ns is not None:
                 return self._described(each)
@@ -169,9 +174,10 @@ class JobsSeen:
     @property
     def all(self) -> list[EarlierJob]:
         """Return earlier, changed and failed jobs in order, the present one last."""
-        present = self.present
-        left = [self._described(each) for each in self._left if present is None or not _same(each, present)]
-        return left if present is None else [*left, present]
+        present, left = self.present, map(self._described, self._left.values())
+        if present is None:
+            return list(left)
+        return [*(each for each in left if each.key != present.key), present]
 
     @property
     def _present_job(self) -> str:
@@ -182,8 +188,10 @@ class JobsSeen:
         return self._last.job.script if self._last is not None and self._last.job is not None else ""
 
     def _leave(self, row: EarlierJob) -> None:
-        others = [each for each in self._left if not row.job or not _same(each, row)]
-        self._left = [*others[1 - MAX_ROWS :], row]
+        self._left.pop(row.key, None)
+        self._left[row.key] = row
+        if len(self._left) > MAX_ROWS:
+            del self._left[next(iter(self._left))]
 
     def _described(self, row: EarlierJob) -> EarlierJob:
         label, ended = self._descriptions.get(row.job, (row.label, ""))
@@ -245,10 +253,6 @@ def _steps(view: RankView, since: int, until: int | None) -> list[StepTotals]:
     return list(islice((step for step in unchanged if not step.disturbed), KEPT_STEPS))
 
 
-def _same(one: EarlierJob, other: EarlierJob) -> bool:
-    return one.job == other.job and one.since == other.since
-
-
 def _how_it_is(snapshot: Snapshot) -> str:
     if snapshot.hub_state is HubState.ENDED or all(view.ended for view in snapshot.ranks):
         return "ended"
@@ -262,8 +266,6 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
     title = f"compared with the {'run' if old == new else 'job'} before: {before.named}"
     if before.job == after.job:
         words = [(each.value, values[each.knob]) for each in differ]
-        if len(differ) > 1:
-            words = [(each.words, f"{short_name(each.knob)} {values[each.knob]}") for each in differ]
         old, new = (", ".join(side) for side in zip(*words, strict=True)) if words else ("before", "now")
         names = " and ".join(short_name(each.knob) for each in differ)
         title = f"{names} {old} → {new} at step {after.since:,}"
@@ -273,8 +275,8 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
     work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
     same_work = all(each.knob not in work for each in differ)
     old, new = shortened(old, _HEAD_CELLS), shortened(new, _HEAD_CELLS)
-    same_job = before.job == after.job and len(differ) == 1
-    note = _same_buckets(differ[0], values[differ[0].knob], snapshot) if same_job else ""
+    is_one = before.job == after.job and len(differ) == 1
+    note = _same_buckets(differ[0], values[differ[0].knob], snapshot) if is_one else ""
     return BeforeAfter(title, old, new, before, after, same_work, note)
 
 

@@ -1,7 +1,9 @@
 """Change a knob by keys: the selected knob, its new value, and the progress. No screen."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import JobKnob
@@ -54,8 +56,7 @@ class KnobChange:
         return f"{short_name(self.knob)} {values}" if self.new else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedValue:
+class _WantedValue(NamedTuple):
     knob: str
     value: int | None
     """None: the script's value."""
@@ -72,13 +73,13 @@ class KnobEditor:
         """Ids of this dashboard's changes, with the old value."""
         self.change: KnobChange | None = None
         """The newest change from any dashboard, or why there is none."""
-        self._change_s = -NEWS_S
+        self._change_s = -inf
         self._selected = ""
         self._wanted: _WantedValue | None = None
-        self._fault: KnobChange | None = None
+        self._refused_s = -inf
 
     def forget(self) -> None:
-        self._selected, self._wanted, self._fault = "", None, None
+        self._selected, self._wanted, self._refused_s = "", None, -inf
 
     @property
     def change_is_news(self) -> bool:
@@ -105,7 +106,7 @@ class KnobEditor:
 
     def editable(self) -> JobKnob | None:
         """Return the selected knob if it can be changed; else None, and `change` has the reason."""
-        self._fault, selected = None, self.selected
+        self._refused_s, selected = -inf, self.selected
         if self._latest.hub_state is HubState.ENDED:
             self._refuse("", "the job is over: nothing can be changed")
         elif selected is None:
@@ -148,15 +149,13 @@ class KnobEditor:
 
     def cancel(self) -> bool:
         """Cancel the pending change; return whether there was one."""
-        wanted, self._wanted, self._fault = self._wanted, None, None
+        wanted, self._wanted, self._refused_s = self._wanted, None, -inf
         self._follow()
         return wanted is not None
 
     def tick(self, snapshot: Snapshot) -> None:
         """Send the pending value once keys pause and no other command is in progress."""
         self._latest, wanted = snapshot, self._wanted
-        if self._fault is not None and not self.change_is_news:
-            self._fault = None
         if wanted and self._clock_s() - wanted.asked_s >= SETTLE_S and self._busy is None:
             self._send(wanted)
         else:
@@ -170,7 +169,7 @@ class KnobEditor:
             old = f"{at:g}" if at is not None else knob.value_text
             self._wanted = _WantedValue(knob.name, value, old, asked_s)
         elif wanted.knob == knob.name:
-            self._wanted = replace(wanted, value=value, asked_s=asked_s)
+            self._wanted = wanted._replace(value=value, asked_s=asked_s)
         else:
             self._refuse(wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}")
             return
@@ -178,7 +177,7 @@ class KnobEditor:
 
     def _send(self, wanted: _WantedValue) -> None:
         held, value = self._latest.knob(wanted.knob), wanted.value
-        self._wanted = self._fault = None
+        self._wanted, self._refused_s = None, -inf
         if held is None or held.refusal:
             why = held.refusal if held else f"the job has no {wanted.knob} any more"
             self._refuse(wanted.knob, f"{wanted.knob} cannot be changed: {why}")
@@ -201,7 +200,7 @@ class KnobEditor:
 
     @property
     def _busy(self) -> CommandView | None:
-        """The command in progress, from any dashboard: a second one would be refused."""
+        """Return the command in progress, from any dashboard: a second one would be refused."""
         return next((each for each in self._latest.commands if not each.done), None)
 
     def _expected(self, knob: Knob) -> float | None:
@@ -217,31 +216,27 @@ class KnobEditor:
         return knob.value if knob.value is not None else _number(knob.value_text)
 
     def _refuse(self, knob: str, words: str) -> None:
-        self.change = self._fault = KnobChange(knob, "", "", words, "failed")
-        self._change_s = self._clock_s()
+        self.change = KnobChange(knob, "", "", words, "failed")
+        self._refused_s = self._clock_s()
 
     def _follow(self) -> None:
-        """Show why there is no change, else the pending one, else the newest."""
+        """Show the pending change, else the newest one, unless a reason for none is shown."""
+        if self._clock_s() - self._refused_s < NEWS_S:
+            return
+        if (wanted := self._wanted) is not None:
+            words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
+            new = self._new_value(wanted.knob, wanted.value)
+            self._show(KnobChange(wanted.knob, wanted.old, new, words, "pending"))
+            return
         # Changes of other dashboards that were refused as busy are no news.
         changes = (each for each in reversed(self._latest.changes) if not each.busy or each.id in self.own)
         newest = next(changes, None)
-        if self._fault is not None:
-            self._show(self._fault)
-        elif self._wanted is not None:
-            self._show(self._pending_change(self._wanted))
-        else:
-            self._show(self._progress_of(newest) if newest is not None else None)
+        self._show(self._progress_of(newest) if newest is not None else None)
 
     def _show(self, change: KnobChange | None) -> None:
         before, self.change = self.change, change
         if not before or not change or (before.command, before.state) != (change.command, change.state):
             self._change_s = self._clock_s()
-
-    def _pending_change(self, wanted: _WantedValue) -> KnobChange:
-        words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
-        return KnobChange(
-            wanted.knob, wanted.old, self._new_value(wanted.knob, wanted.value), words, "pending"
-        )
 
     def _progress_of(self, view: CommandView) -> KnobChange:
         # Ranks report the old value once they have changed it.

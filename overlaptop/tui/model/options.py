@@ -8,7 +8,6 @@ from overlaptop.fleet.session import Connections
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.runs.run_log import RunLog
 
-MAX_REFRESH_HZ = 10.0
 LOOK_EVERY_NS, LOOK_SOON_NS = 2_000_000_000, 500_000_000
 """Intervals between two looks for findings, usually and while the job's present state is not known."""
 
@@ -24,12 +23,11 @@ class TuiOptions:
     launcher: LocalLauncher | None = None
     """Starts workloads, which end with the dashboard. None: it may start none."""
     ascii: bool = False
-    """Use only ASCII characters, for terminals whose font lacks block characters or draws them two cells
-    wide."""
+    """Use only ASCII characters: a font may lack block characters, or draw them two cells wide."""
     theme: str | None = None
     """Name of a theme; the default is the dark one, or no colours if NO_COLOR is set."""
     refresh_hz: float = 2.0
-    """Redraws per second, at most MAX_REFRESH_HZ; lower it on a slow line."""
+    """Redraws per second; lower it on a slow line."""
     readonly: bool = False
     """Change nothing: neither the job nor the running workload."""
     recorder: Recorder = field(default_factory=Recorder)
