@@ -13,7 +13,6 @@ from tests.fleet.fakes import FakeSession
 
 WIDE = (160, 45)
 SIZES = (WIDE, (100, 30), (60, 20))
-HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
 
 
 def running_job(ranks=4, *, exact=True):

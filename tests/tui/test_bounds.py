@@ -40,7 +40,7 @@ from tests.fleet.fakes import FakeSession
 from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, STACKS
 from tests.wire.extremes import at_bounds
 
-from .fakes import SIZES, opened
+from .fakes import SIZES, fills, opened
 
 PARTS = ("compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall")
 NO_PARTS = {f"{part}_ns": 0 for part in PARTS}
@@ -58,14 +58,7 @@ TRIED = (
 )  # fmt: skip
 """Of each kind one or more, which come one after the other: the newest hides the one before."""
 NOT_SHOWN = {
-    "Watch",
-    "Join",
-    "CommandReport",
-    "TurnedAway",
-    "Found",
-    "HubHello",
-    "Ping",
-    "Pong",
+    *("Watch", "Join", "CommandReport", "TurnedAway", "Found", "HubHello", "Ping", "Pong"),
     *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith(("Relay", "Gather"))),
 }
 """They go to hubs, relays and ranks, or are one text."""
@@ -114,7 +107,7 @@ async def test_no_value_ends_a_screen():
                 for snapshot in tried[number :: len(SIZES)]:
                     app.dashboard.latest = snapshot
                     app.show()
-                    app.screen._compositor.render_strips()
+                    assert fills(app, size), key
     assert len(seen) > 150
 
 

@@ -17,27 +17,19 @@ from .fakes import SIZES, opened, shown
 from .knobs import controlled_job, report
 
 
-def analysis_says(monkeypatch, *records):
-    """Whatever the folder: these records, in a process of its own."""
-    output = "\n".join(map(json.dumps, records))
-    command = [sys.executable, "-c", "import sys; print(sys.argv[1])", output]
-    monkeypatch.setattr(captures, "command_for", lambda _folder: command)
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of traces, and an analysis that says what an oracle would."""
+    steps = [
+        {"type": "step", "rank": rank, "comm_ns": comm_ms * MS, "hidden_ns": hidden_ms * MS,
+         "exposed_ns": (comm_ms - hidden_ms) * MS, "compute_exact": True}
+        for rank, comm_ms, hidden_ms in ((0, 5, 4), (0, 3, 1), (1, 8, 4))
+    ]  # fmt: skip
+    records = [*steps, {"type": "rank", "rank": 1, "comm_ns": 90 * MS, "hidden_ns": 0}]
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1])", "\n".join(map(json.dumps, records))]
+    monkeypatch.setattr(captures, "command_for", lambda _folder: command)
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").touch()
-    analysis_says(
-        monkeypatch,
-        *(
-            {"type": "step", "rank": rank, "comm_ns": comm_ms * MS, "hidden_ns": hidden_ms * MS,
-             "exposed_ns": (comm_ms - hidden_ms) * MS, "compute_exact": True}
-            for rank, comm_ms, hidden_ms in ((0, 5, 4), (0, 3, 1), (1, 8, 4))
-        ),
-        {"type": "rank", "rank": 1, "comm_ns": 90 * MS, "hidden_ns": 0},
-    )  # fmt: skip
     return tmp_path
 
 
@@ -76,18 +68,10 @@ async def test_prompt_sends_the_typed_steps_or_says_why_not():
         assert isinstance(app.screen, OverviewScreen)
         session.no_line = ""
         await ask(pilot)
+        await pilot.press("1", "c", "escape")
+        assert isinstance(app.screen, CaptureScreen)  # it has a capture now
         await ask(pilot, "backspace", "1", "2")
         assert [commands.argument(command, "steps") for command in session.sent] == [5, 12]
-
-
-async def test_escape_leads_back_unless_there_is_a_capture():
-    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
-        await pilot.press("c", "escape")
-        assert isinstance(app.screen, OverviewScreen)
-        await ask(pilot)
-        await pilot.press("1", "c", "escape")
-        assert "capture (steps 5)" in await shown(app, pilot)
-        assert isinstance(app.screen, CaptureScreen)
 
 
 @pytest.mark.parametrize("size", SIZES[::2])

@@ -44,9 +44,8 @@ class Watched(FakeSession):
 
 def test_left_job_keeps_its_figures_and_steps():
     watched = Watched()
-    assert (watched.seen.present, watched.seen.earlier, watched.seen.all) == (None, None, [])
+    assert (watched.seen.present, watched.seen.all) == (None, [])
     watched.job("first", comm=30, hidden=15)
-    assert watched.seen.earlier is None
     assert [job.label for job in watched.seen.all] == ["train.py"]
     watched.say(welcome(job="second"))  # it has made no step yet
     watched.look()
@@ -54,10 +53,8 @@ def test_left_job_keeps_its_figures_and_steps():
     watched.job("second", comm=30, hidden=30)
     earlier = watched.seen.earlier
     assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "train.py", 20)
-    assert earlier.overlap == pytest.approx(0.5)
     assert (earlier.step_ns, earlier.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
-    assert [job.job for job in watched.seen.all] == ["first", "second"]
-    assert watched.seen.present.overlap == 1.0
+    assert (earlier.overlap, watched.seen.present.overlap) == pytest.approx((0.5, 1.0))
     watched.job("first")
     assert watched.seen.earlier.job == "second"
     assert [job.job for job in watched.seen.all] == ["second", "first"]
@@ -140,18 +137,15 @@ def test_change_of_a_knob_begins_a_row():
         ("train.py, bucket 50 MiB, depth 1", 20, "runs"),
     ]
     assert rows(watched) == two
-    before, now = watched.seen.all
-    assert (before.overlap, now.overlap) == pytest.approx((0.5, 1.0))
-    assert now == watched.seen.present
-    for job, changed in ((before, False), (now, True)):
-        assert [setting.changed for setting in job.settings] == [changed, False]
+    changed = [[setting.changed for setting in job.settings] for job in watched.seen.all]
+    assert changed == [[False, False], [True, False]]
     late = JobsSeen()  # who comes late finds a row for each setting that the history reaches
     late.see(watched.tick())
     assert [(job.named, job.steps_done) for job in late.all] == [row[:2] for row in two]
     # One that comes back is a row of its own later steps.
     change(watched, fifty, "25", 40, until=70, hidden=10)
     assert rows(watched) == [
-        ("train.py, bucket 25 MiB, depth 1", 20, "changed"),
+        two[0],
         ("train.py, bucket 50 MiB, depth 1", 20, "changed"),
         ("train.py, bucket 25 MiB, depth 1", 30, "runs"),
     ]
@@ -189,7 +183,6 @@ def test_ended_job_keeps_its_values():
     watched = knobbed()
     watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
-    assert watched.tick().knobs == ()
     assert rows(watched) == [("train.py, bucket 25 MiB, depth 1", 20, "ended")]
 
 
@@ -217,15 +210,20 @@ def test_job_is_compared_with_the_one_before():
     assert (found.old, found.new) == ("ddp", "ddp --layers 2 --hidden-siz…")
 
 
-@pytest.mark.parametrize("changes_work", [False, True])
-def test_steps_before_and_after_a_change_are_compared(changes_work):
-    knob = replace(ACCUMULATION, changes_work=changes_work)
+def beside(knob, before, after, *messages):
+    """A change of this knob, and its comparison."""
     session, seen = controlled_job(knob), JobsSeen()
+    session.say(*messages)
     seen.see(session.tick())
-    obey(session, by_another(session, 8, knob=knob), 40, "4", "8", knob=knob)
+    obey(session, by_another(session, int(after), knob=knob), 40, before, after, knob=knob)
     session.say(*(step(rank, number) for rank in (0, 1) for number in range(40, 70)))
     seen.see(session.tick())
-    found = seen.compare(session.tick())
+    return session, seen.compare(session.tick())
+
+
+@pytest.mark.parametrize("changes_work", [False, True])
+def test_steps_before_and_after_a_change_are_compared(changes_work):
+    _, found = beside(replace(ACCUMULATION, changes_work=changes_work), "4", "8")
     assert found.title == "accumulation 4 → 8 at step 40"
     assert (found.old, found.new, found.of_change) == ("4", "8", True)
     assert found.same_work is not changes_work
@@ -233,18 +231,12 @@ def test_steps_before_and_after_a_change_are_compared(changes_work):
 
 @pytest.mark.parametrize("first_cap", [None, 1 << 20])
 def test_change_that_leaves_the_buckets_as_they_were_says_so(first_cap):
-    session, seen = controlled_job(with_value(BUCKET, "25")), JobsSeen()
-    session.say(GradientFacts(0, (9 << 10,) * 60, 2, "0 default_pg", first_cap))
-    seen.see(session.tick())
-    obey(session, by_another(session, 50), 40, "25", "50")
-    session.say(*(step(rank, number) for rank in (0, 1) for number in range(40, 70)))
-    seen.see(session.tick())
-    state = ViewState(session.tick(), compared=seen.compare(session.tick()))
-    assert text_of(panel_lines(state, 100, 9)[-1]) == "  1 bucket either way: no difference to expect"
-    assert "drift included; A: test" in text_of(panel_lines(state, 100, 9)[0])
-    session.say(GradientFacts(0, (9 << 20,) * 60, 2, "0 default_pg", first_cap))
-    state.compared = seen.compare(session.tick())
-    assert "either way" not in text_of(panel_lines(state, 100, 9)[-1])
+    for size_kib, last in ((9, "  1 bucket either way: no difference to expect"), (9 << 10, "")):
+        gradients = GradientFacts(0, (size_kib << 10,) * 60, 2, "0 default_pg", first_cap)
+        session, found = beside(with_value(BUCKET, "25"), "25", "50", gradients)
+        lines = [text_of(line) for line in panel_lines(ViewState(session.tick(), compared=found), 100, 9)]
+        assert lines[5:] == [last] * bool(last)
+        assert "drift included; A: test" in lines[0]
 
 
 def test_other_work_has_no_percentage():

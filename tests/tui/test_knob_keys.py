@@ -1,7 +1,6 @@
 """Knobs from the keyboard, driven through Textual's pilot over a scripted job."""
 
 import pytest
-from msgspec.structs import replace
 from textual.widgets import Input
 
 from overlaptop.fleet.job_session import READONLY
@@ -13,7 +12,7 @@ from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from tests.fleet.builders import step
 from tests.fleet.hub import sent
 
-from .fakes import HOSTILE, SIZES, WIDE, fills, line_of, opened, running_job, screen_lines, shown
+from .fakes import SIZES, WIDE, line_of, opened, running_job, screen_lines, shown
 from .knobs import (
     ACCUMULATION,
     BUCKET,
@@ -28,10 +27,6 @@ from .knobs import (
 )
 
 UP, DOWN = "right_square_bracket", "left_square_bracket"
-
-
-def one_line(text):
-    return " ".join(text.split())
 
 
 # From keys to a change
@@ -60,12 +55,11 @@ async def test_keys_show_the_target_and_send_it_when_they_rest(size):
 async def test_keys_work_on_other_screens_with_progress_at_the_foot():
     session = controlled_job()
     async with opened(session) as (app, pilot):
-        await pilot.press("m", DOWN)
+        assert f"bucket 25 → 10 MiB  {TAKE_BACK}" in (await shown(app, pilot, "m", DOWN)).splitlines()[-2]
         assert isinstance(app.screen, MachineScreen)
-        assert f"bucket 25 → 10 MiB  {TAKE_BACK}" in (await shown(app, pilot)).splitlines()[-2]
         await shown(app, pilot, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "10")
-        assert "bucket 25 → 10 MiB  changed at step 40" in (await shown(app, pilot)).splitlines()[-2]
+        assert "changed at step 40" in (await shown(app, pilot)).splitlines()[-2]
         assert "changed at step 40" not in (await shown(app, pilot, rest_s=60)).splitlines()[-2]
 
 
@@ -179,7 +173,7 @@ async def test_job_that_cannot_be_changed_offers_no_key(made, stands, in_tune):
         assert not app.screen.query(Input)
         overview = await shown(app, pilot)
         tune = await shown(app, pilot, "7")
-        assert all(words in one_line(tune) for words in in_tune)
+        assert all(words in " ".join(tune.split()) for words in in_tune)
         for text in (overview, tune):
             for words in ("[] knob", "script's", "enter select"):
                 assert words not in text.splitlines()[-1]
@@ -211,21 +205,3 @@ async def test_readonly_dashboard_changes_nothing_and_says_so_once():
     for key in APP_KEYS:
         if key.action in CHANGE_JOB:
             assert key.words not in text
-
-
-# Words from elsewhere, and every size
-
-
-async def test_words_of_a_knob_steer_neither_terminal_nor_markup():
-    words = dict.fromkeys(
-        ("value_text", "original_text", "unit", "owner", "about", "code"), f"7{HOSTILE}{{value}}"
-    )
-    session = controlled_job(replace(BUCKET, value=7, **words))
-    async with opened(session) as (app, pilot):
-        every = ("1", "b", "escape u", "b", "x enter", f"escape {UP}", "1", "a", "escape", "u", "1")
-        for number, keys in enumerate(every):
-            if number == 8:
-                report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
-            text = await shown(app, pilot, *keys.split(), rest_s=1)
-            assert fills(app, WIDE), keys
-        assert "]0;pwned" in text

@@ -84,18 +84,6 @@ def job_of_ours():
     return launcher, app_of(session, launcher=launcher)
 
 
-async def test_a_workload_replaces_a_running_one_only_after_a_yes():
-    launcher, app = job_of_ours()
-    async with app.run_test(size=(60, 20)) as pilot:
-        text = " ".join((await shown(app, pilot, "w", "down", "enter")).split())
-        assert "end ddp and start fsdp? y: yes esc: no" in text
-        await shown(app, pilot, "enter", "space", "q", "escape")
-        assert launcher.requests == [LaunchRequest("ddp")]
-        await pilot.press("enter", "y")
-        await app.workers.wait_for_complete()
-        assert launcher.requests == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
-
-
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])
 async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
     _, app = job_of_ours()

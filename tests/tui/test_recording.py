@@ -1,5 +1,7 @@
 """``R``: a recording of the job on the screen."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from overlaptop.fleet.replay_session import ReplaySession
@@ -49,30 +51,22 @@ async def test_r_or_another_job_ends_a_recording(job, tmp_path, ends):
 async def test_failed_write_ends_the_recording_and_the_screen_goes_on(job, monkeypatch):
     async with opened(job.session, recorder=job.recorder) as (app, pilot):
         await shown(app, pilot, "R")
-
-        def no_space(_snapshot):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(job.recorder, "write", no_space)
-        text = await shown(app, pilot)
+        no_space = OSError(28, "No space left on device")
+        monkeypatch.setattr(job.recorder, "write", Mock(side_effect=no_space))
+        assert "● rec" not in await shown(app, pilot)
         assert "the recording ended: no space left on device" in said(app)
-        assert "● rec" not in text
         monkeypatch.undo()
         go_on(app, job, range(20))
         await shown(app, pilot)
         assert app.dashboard.latest.totals.step == 19
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [(PermissionError(13, "Permission denied"), "permission denied"), (ImportError(), "pip install")],
-)
-async def test_recording_that_cannot_begin_says_why(job, monkeypatch, fault, words):
-    def refuse(_path):
-        raise fault
-
+async def test_recording_that_cannot_begin_says_why(job, monkeypatch):
     async with opened(job.session, recorder=job.recorder) as (app, pilot):
-        monkeypatch.setattr(job.recorder, "begin", refuse)
-        text = await shown(app, pilot, "R")
-        assert words in said(app)
-        assert "● rec" not in text
+        for fault, words in (
+            (PermissionError(13, "Permission denied"), "permission denied"),
+            (ImportError(), "pip install"),
+        ):
+            monkeypatch.setattr(job.recorder, "begin", Mock(side_effect=fault))
+            assert "● rec" not in await shown(app, pilot, "R")
+            assert words in said(app)

@@ -116,13 +116,6 @@ async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path) -> None
         assert never not in page
 
 
-def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=20)
-    picture = trace_of(tmp_path).tick()
-    assert [view.rank for view in picture.ranks] == [1]
-    assert [notice.text for notice in picture.notices] == ["no trace of rank 0, 2-19 of 20"]
-
-
 async def test_operators_of_a_cpu_are_compute_and_no_mere_phases() -> None:
     text = await screen_of(trace_of(DATA / "ddp_gloo"), size=(100, 40))
     assert "compute only" in text

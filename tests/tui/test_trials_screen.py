@@ -27,11 +27,7 @@ def job(**options):
 
 async def begin(pilot, *typed):
     """From any screen: ask for trials, type values in place of the usual ones, start."""
-    await pilot.press("a")
-    await pilot.pause()
-    if typed:
-        await pilot.press("ctrl+u", *typed)
-    await pilot.press("enter")
+    await pilot.press("a", *(("ctrl+u", *typed) if typed else ()), "enter")
     await pilot.pause()
 
 
@@ -92,18 +88,16 @@ async def test_longest_time_of_trials_is_said_during_them():
         assert "verdict" in text
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("x", "type whole numbers with commas between them"),
-        ("0", "bucket_cap_mb must be from 1 to 10000, not 0"),
-    ],
-)
-async def test_what_cannot_be_tried_is_said_at_the_prompt(typed, words):
+async def test_what_cannot_be_tried_is_said_at_the_prompt():
     session = job()
     async with opened(session, size=SIZE) as (app, pilot):
-        await begin(pilot, *typed)
-        assert words in screen_text(app)
+        for typed, words in (
+            ("x", "type whole numbers with commas between them"),
+            ("0", "bucket_cap_mb must be from 1 to 10000, not 0"),
+        ):
+            await begin(pilot, *typed)
+            assert words in screen_text(app)
+            await pilot.press("escape")
         assert session.sent == []
 
 
@@ -123,6 +117,10 @@ async def test_typed_values_are_tried_and_k_sets_the_best():
         for _ in range(40):
             app.read()
         assert session.value == 60
+        session.job_key = "job-2"
+        text = await shown(app, pilot)
+        assert "of an earlier run of train.py" in text
+        assert "keep the best" not in text.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -207,16 +205,3 @@ async def test_x_asks_first_and_then_delays_each_rank():
         await shown(app, pilot)
         await pilot.press("x")
         assert told(app) == ["start the job with --control or attach(control=True) to allow trials"]
-
-
-async def test_result_outlives_the_job_and_says_so():
-    session = job()
-    async with opened(session, size=SIZE) as (app, pilot):
-        await begin(pilot, *"60")
-        until_over(app)
-        assert "of an earlier run" not in await shown(app, pilot)
-        session.job_key = "job-2"
-        text = await shown(app, pilot)
-        assert "of an earlier run of train.py" in text
-        assert "3." in text
-        assert "keep the best" not in text.splitlines()[-1]
