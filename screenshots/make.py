@@ -75,7 +75,7 @@ def compared(app: OverlaptopApp) -> bool:
 def tried(app: OverlaptopApp) -> bool:
     """Whether trials have come to their end."""
     trials = app.dashboard.trials.newest
-    return trials is not None and trials.state.over
+    return trials is not None and trials.trials.state.over
 
 
 def explained(app: OverlaptopApp) -> bool:

@@ -114,13 +114,10 @@ class OverlaptopApp(App[int]):
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError for an unknown theme."""
         options = options or TuiOptions()
         plain = bool(os.environ.get("NO_COLOR")) or options.theme == PLAIN.name
         super().__init__(ansi_color=True if plain else None)
         name = PLAIN.name if plain else options.theme or DARK.name
-        if name not in PALETTES:
-            raise ValueError(f"no theme {name!r}: there are {', '.join(PALETTES)}")
         for palette in PALETTES.values():
             self.register_theme(palette.theme())
         self.theme = name
@@ -143,10 +140,6 @@ class OverlaptopApp(App[int]):
         self.set_interval(1 / options.refresh_hz, self._tick)
         if 1 / options.refresh_hz > MOST_UNREAD_S:
             self.set_interval(MOST_UNREAD_S, self.read)
-
-    def on_unmount(self) -> None:
-        if (connections := self.dashboard.options.connections) is not None:
-            asyncio.get_running_loop().remove_reader(connections.fileno())
 
     # Reading and drawing
 
@@ -173,17 +166,14 @@ class OverlaptopApp(App[int]):
             self.screen.redraw(everything=everything)
 
     def _follow_launch(self) -> None:
-        """Show the started job as soon as it is there; notify if it failed.
-
-        The form stays while another request is being typed: its next keys would go to the overview.
-        """
+        """Show the started job as soon as it is there; notify if it failed."""
         session, launch = self.dashboard.session, self.dashboard.launch
         if key := launch.poll(session):
             turns = key != session.job_key
             if turns:
                 self.dashboard.select_job(key)
             if isinstance(self.screen, WorkloadsScreen):
-                turns = not self.screen.edited
+                turns = not self.screen.edited  # or keys for its form would go to the overview
             if turns:
                 self.action_overview()
         failure = launch.take_failure()
@@ -242,8 +232,6 @@ class OverlaptopApp(App[int]):
         elif actions & CHANGE_KNOB and state.moving:
             self._edited().editable()  # the change line has the reason
             self.show()
-        elif "hosts" in actions and state.moving:
-            self._say_once("only this machine is watched; overlaptop HOST ... watches others")
 
     def _say_once(self, words: str) -> None:
         """Notify of this, unless it is on the screen."""
@@ -330,8 +318,7 @@ class OverlaptopApp(App[int]):
         else:
             await self._end()
 
-    async def action_leave(self) -> None:
-        self.exit(return_code=128 + signal.SIGINT)
+    action_leave = partialmethod(App.exit, None, 128 + signal.SIGINT)
 
     async def _end(self) -> None:
         self.exit()

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.report.knobs import code_line
 from overlaptop.text import with_unit
 from overlaptop.tui.model.knob_editor import (
     NEWS_S,
@@ -125,7 +124,7 @@ def test_bucket_size_is_selected_else_the_first_open_knob():
     ):
         session = controlled_job(*knobs)
         editor = Keys(session).editor
-        editor.select("a knob that the script has no more")
+        editor.selected_name = "a knob that the script has no more"
         assert editor.selected.knob.name == name
 
 
@@ -161,7 +160,7 @@ def test_second_knob_is_refused_while_the_first_waits():
     keys = Keys(controlled_job(BUCKET, ACCUMULATION))
     by_another(keys.session)
     keys.press(1)
-    keys.editor.select("accumulation")
+    keys.editor.selected_name = "accumulation"
     keys.press(1)
     assert keys.change.words == f"the change of bucket_cap_mb is still pending; {TAKE_BACK}"
     assert keys.editor.cancel()
@@ -235,12 +234,6 @@ def test_typed_value_may_have_a_unit_or_be_the_script_s():
 def test_refused_value_says_why(knob, typed, words):
     with pytest.raises(ValueRefusedError, match=words):
         parsed(knob, typed)
-
-
-def test_line_of_code_has_the_value_and_is_empty_if_unknown():
-    assert code_line(with_value(BUCKET, "100")) == "DistributedDataParallel(model, bucket_cap_mb=100)"
-    assert code_line(BUCKET, 400) == "DistributedDataParallel(model, bucket_cap_mb=400)"
-    assert code_line(ACCUMULATION) == code_line(replace(BUCKET, value=None, value_text="")) == ""
 
 
 @pytest.mark.parametrize(

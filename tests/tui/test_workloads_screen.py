@@ -2,7 +2,6 @@
 
 import threading
 
-import pytest
 from textual.widgets import Input, Static
 
 from overlaptop.fleet.snapshot import HubState
@@ -12,7 +11,7 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 from tests.fleet.builders import info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
-from .fakes import SIZES, fills, opened, running_job, screen_lines, screen_text
+from .fakes import SIZES, opened, running_job, screen_lines, screen_text
 from .launchers import FakeLauncher, started_here
 
 
@@ -231,18 +230,3 @@ async def test_nothing_is_started_without_a_launcher():
     async with opened(running_job()) as (app, pilot):
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
-
-
-@pytest.mark.parametrize("failed", [False, True])
-async def test_it_fits_every_size_in_ascii(failed):
-    launcher, session = two_jobs()
-    async with opened(session, launcher=launcher, ascii=True) as (app, pilot):
-        await pilot.press("w")
-        if failed:
-            launcher.fails("exit status 1", "größer", *map(str, range(50)))
-        for size in (*SIZES, (20, 5), (2, 1)):
-            await pilot.resize_terminal(*size)
-            assert (await settled(app, pilot)).isascii()
-            assert fills(app, size)
-            if size[1] >= 5:
-                assert "--bucket" in screen_text(app)

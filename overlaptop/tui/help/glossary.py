@@ -54,6 +54,8 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
                    "a slowest step",
         "p99": "99 of 100 steps were shorter",
         "bars": "one per rank, means over the window, on one scale; ▸: longer than the scale",
+        "call": "sync: the script waits for the collective at once; async: it goes on, and waits later",
+        "group": "the collective's process group: its number and description",
     }),
     (_SPLIT, {
         WAITING.word: f"{WAITING.meaning}. Beside compute it is drawn darker, and is not counted",
@@ -63,19 +65,13 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "not attributed": "communication with unknown waiting: a rank is missing, ends disagree, "
                      "or their clocks are not known well enough. ≥ marks a wait that lacks this part",
     }),
-    ((OVERVIEW,), {
-        "▲ ▼": "beside a column's name: the rows are sorted by it, upwards or downwards",
-        "measured": "steps with collectives and timelines; others have their length and phases",
-    }),
-    ((OVERVIEW, RANK), {
-        "call": "sync: the script waits for the collective at once; async: it goes on, and waits later",
-        "group": "the collective's process group: its number and description",
-    }),
     ((COLLECTIVES, TIMELINES), {
         "GB/s, of peak": "a collective's bus bandwidth as nccl-tests defines it, on transfer time only; "
                          "and its share of the slowest link's peak",
     }),
     ((OVERVIEW,), {
+        "▲ ▼": "beside a column's name: the rows are sorted by it, upwards or downwards",
+        "measured": "steps with collectives and timelines; others have their length and phases",
         "speed-up": "(compute + communication) / step: the gain over a step without overlap",
         "at best": "by perfect overlap alone: (compute + communication) / the longer of the two",
         "before, after": "the mean step before and after a change, drift included; A compares by trials",
@@ -109,8 +105,6 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     ((TRIALS,), {
         "difference": "of the mean step in the trials of a value, with its 95 % interval. no difference: "
                       "less than 1 %",
-    }),
-    ((TRIALS,), {
         "critical, slope": "the step's growth over the delay of a rank (x): 1 is on the critical path, 0 "
                            "is slack. A faster rank gains nothing if it has slack",
     }),

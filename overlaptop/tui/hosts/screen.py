@@ -29,7 +29,7 @@ class HostsPage(Page):
 
 
 class HostsScreen(PageScreen):
-    """See the module."""
+    """The page, and its keys."""
 
     title_in_help = HOSTS
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)

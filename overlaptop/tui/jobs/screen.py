@@ -37,10 +37,9 @@ class JobList(RowList[JobRecord]):
         lines = [*self._title(width), ()]
         below = self._hosts(width)
         if jobs:
-            hosts = f" on {len(snapshot.nodes)} hosts" if snapshot.nodes else " on this machine"
-            if len(snapshot.nodes) == 1:
-                hosts = f" on {printable(snapshot.nodes[0].name)}"
-            lines.append((bold(f" {plural(len(jobs), 'job')}{hosts}"),))
+            names = [printable(node.name) for node in snapshot.nodes]
+            where = f"{len(names)} hosts" if len(names) > 1 else "".join(names) or "this machine"
+            lines.append((bold(f" {plural(len(jobs), 'job')} on {where}"),))
             self.above = len(lines)
             space = height - len(lines) - len(below) - 1
 

@@ -78,7 +78,7 @@ class Dashboard:
             self._job = self.session.job_key
             self.knobs.forget()
             self.trials.stop("another job is shown")
-        if self.knobs.pending:
+        if self.knobs.wanted is not None:
             self.trials.stop("a value was changed by hand")
         self.knobs.tick(self.latest)
         self.trials.tick(self.latest)
@@ -90,14 +90,12 @@ class Dashboard:
             self._told.tell(look)
             if not (self.latest.recorded or self.latest.hub_state is HubState.TRACE):  # those are kept
                 self.options.log.note(look)
-        state.recorded_bytes = self.options.recorder.size_bytes
+        state.now_ns, state.recorded_bytes = self.latest.at_ns, self.options.recorder.size_bytes
         if state.paused_at_ns is not None:
-            state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
+            state.trouble_since = trouble_of(self.latest)
             return
         state.show(self.latest)
-        if knobs.change is not None and (
-            state.change is None or knobs.change.command != state.change.command
-        ):
+        if knobs.change and (not state.change or knobs.change.command != state.change.command):
             state.panel_hidden = False
         state.selected_knob = knobs.selected
         state.change, state.change_is_news = knobs.change, knobs.change_is_news
@@ -132,7 +130,6 @@ class Dashboard:
             self.replay.pause(False)
 
     def record(self) -> None:
-        """Begin a recording, or end the present one."""
         recorder, path = self.options.recorder, default_path(self.session.job_key)
         if recorder.size_bytes is not None:
             self.end_recording()
@@ -167,19 +164,15 @@ class Dashboard:
             return False
         watch, trouble = FindingsWatch(), trouble_of(self.latest)
         known = set(by_key(self.state.findings or ()))
-        end_s = time.monotonic() + MOST_SEARCH_S
+        end_s, came = time.monotonic() + MOST_SEARCH_S, False
         for snapshot in self.replay.play(self.replay.recording.last_ns, SOUGHT_EVERY_NS):
-            self.latest, before = snapshot, trouble
-            trouble = trouble_of(snapshot)
-            found = by_key(watch.look_now(snapshot).shown)
+            self.latest, before, trouble = snapshot, trouble, trouble_of(snapshot)
             is_other = trouble is not None and (before is None or before.kind is not trouble.kind)
-            if is_other or found.keys() - known:
-                self._show_moved(self.replay)
-                return True
-            if time.monotonic() > end_s:
+            came = is_other or bool(by_key(watch.look_now(snapshot).shown).keys() - known)
+            if came or time.monotonic() > end_s:
                 break
         self._show_moved(self.replay)
-        return False
+        return came
 
     def _show_moved(self, replay: ReplaySession) -> None:
         """Show another moment of a recording, paused if the one before was."""
@@ -227,7 +220,7 @@ class Dashboard:
         self.resume()
         self.state.panel_hidden = False
         if name:
-            self.knobs.select(name)
+            self.knobs.selected_name = name
 
     def answer(self, act: Callable[[str], None], words: str) -> str:
         """Run a prompt's answer; return the error, empty: none."""

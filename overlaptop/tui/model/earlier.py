@@ -14,9 +14,8 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.window import longest_going_ns
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import plural, shortened, with_unit
+from overlaptop.text import shortened, with_unit
 from overlaptop.timeline import ratios
-from overlaptop.trials.values import layout_of
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
@@ -38,7 +37,6 @@ class Setting(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return such as ``bucket 25 MiB``."""
         return f"{short_name(self.knob)} {self.value}"
 
 
@@ -85,8 +83,6 @@ class BeforeAfter:
     after: EarlierJob
     same_work: bool
     """True if both do the same work per step; else times are not compared."""
-    note: str = ""
-    """``1 bucket either way: no difference to expect``; empty: the buckets differ, or are not known."""
 
     @property
     def of_change(self) -> bool:
@@ -102,6 +98,7 @@ class JobsSeen:
         """By `EarlierJob.key`, oldest first."""
         self._last: Snapshot | None = None
         """The newest snapshot of a job with a step."""
+        self._job = self._script = ""
         self._since = 0
         """First step with the job's present settings."""
         self._descriptions: dict[str, tuple[str, str]] = {}
@@ -110,16 +107,16 @@ class JobsSeen:
 
     def see(self, snapshot: Snapshot) -> None:
         """Add the next snapshot, of any job."""
-        if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
+        if (job := snapshot.job) is None or all(view.last is None for view in snapshot.ranks):
             return
-        if self._present_job != snapshot.job.job:
+        if self._job != job.job:
             if (present := self.present) is not None:
                 self._leave(present)
             self._since = 0
         elif self._last is not None and not snapshot.knobs:
             # Ended ranks have no knobs to change, but the values held until the end.
             snapshot = replace(snapshot, knobs=self._last.knobs)
-        self._last = snapshot
+        self._last, self._job, self._script = snapshot, job.job, job.script
         for change in _changes_made(snapshot):
             until = change.step or 0
             past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
@@ -130,10 +127,7 @@ class JobsSeen:
                 self._since = until
 
     def describe(self, job: str, label: str, how: str = "") -> None:
-        """Record the request of a job that was started here, and how it ended, even without a step.
-
-        ``job``: empty without a key.
-        """
+        """Record the request of a job that was started here, and how it ended. ``job``: may be empty."""
         if how and all(each.job != job or not job for each in self.all):
             self._leave(EarlierJob(job, label, how))
         else:
@@ -149,24 +143,20 @@ class JobsSeen:
         return self._described(self._present[1])
 
     @property
-    def before_change(self) -> EarlierJob | None:
-        """Return the present job before its newest change; None: it was not watched then."""
-        left = (each for each in reversed(self._left.values()) if each.job == self._present_job)
-        return next((each for each in left if each.since < self._since), None)
-
-    @property
     def earlier(self) -> EarlierJob | None:
         """Return the newest other job with figures and the same script, or started here as this one was."""
-        present, here = self._present_job, self._present_job in self._descriptions
+        here = self._job in self._descriptions
         for each in reversed(self._left.values()):
             alike = each.label == self._script or (here and each.job in self._descriptions)
-            if alike and each.job != present and each.step_ns is not None:
+            if alike and each.job != self._job and each.step_ns is not None:
                 return self._described(each)
         return None
 
     def compare(self, snapshot: Snapshot) -> BeforeAfter | None:
         """Return the steps before and after the newest change, else the earlier job and this one."""
-        before, after = self.before_change or self.earlier, self.present
+        own = (each for each in reversed(self._left.values()) if each.job == self._job)
+        before = next((each for each in own if each.since < self._since), None) or self.earlier
+        after = self.present
         if before is None or after is None or snapshot.job is None or snapshot.job.job != after.job:
             return None
         return _beside(before, after, snapshot)
@@ -178,14 +168,6 @@ class JobsSeen:
         if present is None:
             return list(left)
         return [*(each for each in left if each.key != present.key), present]
-
-    @property
-    def _present_job(self) -> str:
-        return self._last.job.job if self._last is not None and self._last.job is not None else ""
-
-    @property
-    def _script(self) -> str:
-        return self._last.job.script if self._last is not None and self._last.job is not None else ""
 
     def _leave(self, row: EarlierJob) -> None:
         self._left.pop(row.key, None)
@@ -275,17 +257,4 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
     work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
     same_work = all(each.knob not in work for each in differ)
     old, new = shortened(old, _HEAD_CELLS), shortened(new, _HEAD_CELLS)
-    is_one = before.job == after.job and len(differ) == 1
-    note = _same_buckets(differ[0], values[differ[0].knob], snapshot) if is_one else ""
-    return BeforeAfter(title, old, new, before, after, same_work, note)
-
-
-def _same_buckets(before: Setting, value: str, snapshot: Snapshot) -> str:
-    """Return a note if both values make the same buckets of DDP; empty: not so, or not known."""
-    knob = next((each.knob for each in snapshot.knobs if each.knob.name == before.knob), None)
-    layout = layout_of(knob, snapshot) if knob is not None else None
-    numbers = [text.partition(" ")[0] for text in (before.value, value)]
-    if layout is None or not all(map(str.isdecimal, numbers)):
-        return ""
-    old, new = (layout(int(number)) for number in numbers)
-    return f"{plural(len(old), 'bucket')} either way: no difference to expect" if old == new else ""
+    return BeforeAfter(title, old, new, before, after, same_work)

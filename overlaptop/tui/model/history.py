@@ -1,9 +1,7 @@
 """A rank's last steps as columns of a sparkline."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView
@@ -13,7 +11,6 @@ _COLUMN_S = 1.0
 _RECENT_STEPS, _ASKED_RANKS = 100, 64
 _STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
 _FILLED = 0.75
-_NUMBER = attrgetter("step")
 
 
 def steps_per_column(typical_ns: float | None, *, moving: bool = True) -> int:
@@ -66,16 +63,12 @@ def columns(
 
     Columns begin at multiples of ``steps_per_column`` steps, so that a finished column never changes.
     """
-    newest, end = history[-1].step // steps_per_column if history else 0, len(history)
-    found: list[float | None] = []
-    for column in range(newest, newest - width, -1):
-        begin = bisect_left(
-            history, column * steps_per_column, max(0, end - steps_per_column), end, key=_NUMBER
-        )
-        known = [each for each in map(value, history[begin:end]) if each is not None]
-        found.append(gather(known) if known else None)
-        end = begin
-    return found[::-1]
+    known: dict[int, list[float]] = {}
+    for step in history[-width * steps_per_column :]:
+        if (figure := value(step)) is not None:
+            known.setdefault(step.step // steps_per_column, []).append(figure)
+    end = 1 + (history[-1].step // steps_per_column if history else 0)
+    return [gather(known[at]) if at in known else None for at in range(end - width, end)]
 
 
 def column_of(
@@ -102,11 +95,9 @@ def column_ages(
 
 def slowest_in(history: Sequence[StepTotals], width: int, steps_per_column: int, column: int) -> int | None:
     """Return the slowest step of a column; None if it has none."""
-    if not history:
-        return None
-    wanted = history[-1].step // steps_per_column - (width - 1 - column)
-    within = [step for step in history if step.step // steps_per_column == wanted]
-    return max(within, key=lambda step: step.step_ns).step if within else None
+    shown = [step for step in history if column_of(history, width, steps_per_column, step.step) == column]
+    slowest = max(shown, key=lambda step: step.step_ns, default=None)
+    return slowest.step if slowest is not None else None
 
 
 def _round_up(value: float) -> float:

@@ -1,7 +1,5 @@
-"""The keys of the screens, with their bindings and help texts, and where the actions of keys are available.
-
-Keys that work everywhere are in tui/app.py. A prompt defines its own few keys (widgets/prompt.py,
-widgets/line_prompt.py, workloads/option_input.py).
+"""The keys of the screens, and where all actions are available. tui/app.py has the keys that work
+everywhere; prompts define their own few.
 """
 
 from typing import NamedTuple
@@ -18,13 +16,6 @@ class Key(NamedTuple):
     words: str
     hint: str = ""
     """Hint at the foot of the screen: keys, a blank, a word; empty: shown only in the help."""
-
-    def binding(self) -> Binding:
-        shown, _, word = self.hint.partition(" ")
-        priority = "ctrl+c" in self.keys
-        return Binding(
-            self.keys, self.action, word, show=bool(word), key_display=shown or None, priority=priority
-        )
 
 
 # fmt: off
@@ -137,8 +128,8 @@ WORKLOADS_KEYS = (
         "switch between options and number of processes", "tab processes"),
     Key("enter", "enter", "run", "run it; asks first if that ends the previous job", "enter run"),
     Key("f9", "F9", "end", "end the job started here; asks first", "F9 end the job"),
-    Key("pagedown", "page down", "scroll(1)", "scroll the options and the job's last lines"),
-    Key("pageup", "page up", "scroll(-1)", "scroll back"),
+    Key("pagedown", "page down", "scroll(4)", "scroll the options and the job's last lines"),
+    Key("pageup", "page up", "scroll(-4)", "scroll back"),
 )
 TRIALS_KEYS = (
     Key("escape,backspace", "esc", "back", "leave; the trials go on", "esc back"),
@@ -181,4 +172,10 @@ def fits(action: str, *, trace: bool, job: bool, replay: bool) -> bool:
 
 
 def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
-    return [key.binding() for key in keys]
+    return [
+        Binding(
+            key.keys, key.action, key.hint.partition(" ")[2], show=bool(key.hint),
+            key_display=key.hint.partition(" ")[0] or None, priority="ctrl+c" in key.keys,
+        )
+        for key in keys
+    ]  # fmt: skip

@@ -56,7 +56,9 @@ class KnobChange:
         return f"{short_name(self.knob)} {values}" if self.new else ""
 
 
-class _WantedValue(NamedTuple):
+class WantedValue(NamedTuple):
+    """A value that waits to be sent."""
+
     knob: str
     value: int | None
     """None: the script's value."""
@@ -74,35 +76,28 @@ class KnobEditor:
         self.change: KnobChange | None = None
         """The newest change from any dashboard, or why there is none."""
         self._change_s = -inf
-        self._selected = ""
-        self._wanted: _WantedValue | None = None
+        self.selected_name = ""
+        """The knob that the user selected; empty: none."""
+        self.wanted: WantedValue | None = None
         self._refused_s = -inf
 
     def forget(self) -> None:
-        self._selected, self._wanted, self._refused_s = "", None, -inf
+        self.selected_name, self.wanted, self._refused_s = "", None, -inf
 
     @property
     def change_is_news(self) -> bool:
         return self._clock_s() - self._change_s < NEWS_S
 
     @property
-    def pending(self) -> bool:
-        """Return whether a value waits to be sent."""
-        return self._wanted is not None
-
-    @property
     def selected(self) -> JobKnob | None:
         """Return the knob that keys change: the selected one, else the bucket size if it can be changed,
         else the first that can be changed. If none can, return the one whose reason is shown.
         """
-        return self._latest.knob(self._selected) or min(
+        return self._latest.knob(self.selected_name) or min(
             self._latest.knobs,
             key=lambda each: (bool(each.refusal), each.knob.name != BUCKET_CAP_MB),
             default=None,
         )
-
-    def select(self, name: str) -> None:
-        self._selected = name
 
     def editable(self) -> JobKnob | None:
         """Return the selected knob if it can be changed; else None, and `change` has the reason."""
@@ -149,13 +144,13 @@ class KnobEditor:
 
     def cancel(self) -> bool:
         """Cancel the pending change; return whether there was one."""
-        wanted, self._wanted, self._refused_s = self._wanted, None, -inf
+        wanted, self.wanted, self._refused_s = self.wanted, None, -inf
         self._follow()
         return wanted is not None
 
     def tick(self, snapshot: Snapshot) -> None:
         """Send the pending value once keys pause and no other command is in progress."""
-        self._latest, wanted = snapshot, self._wanted
+        self._latest, wanted = snapshot, self.wanted
         if wanted and self._clock_s() - wanted.asked_s >= SETTLE_S and self._busy is None:
             self._send(wanted)
         else:
@@ -163,21 +158,21 @@ class KnobEditor:
 
     def _want(self, knob: Knob, value: int | None, *, settled: bool = False) -> None:
         """``settled``: no more keys follow."""
-        wanted, asked_s = self._wanted, self._clock_s() - SETTLE_S * settled
+        wanted, asked_s = self.wanted, self._clock_s() - SETTLE_S * settled
         if wanted is None:
             at = self._expected(knob)
             old = f"{at:g}" if at is not None else knob.value_text
-            self._wanted = _WantedValue(knob.name, value, old, asked_s)
+            self.wanted = WantedValue(knob.name, value, old, asked_s)
         elif wanted.knob == knob.name:
-            self._wanted = wanted._replace(value=value, asked_s=asked_s)
+            self.wanted = wanted._replace(value=value, asked_s=asked_s)
         else:
             self._refuse(wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}")
             return
         self._follow()
 
-    def _send(self, wanted: _WantedValue) -> None:
+    def _send(self, wanted: WantedValue) -> None:
         held, value = self._latest.knob(wanted.knob), wanted.value
-        self._wanted, self._refused_s = None, -inf
+        self.wanted, self._refused_s = None, -inf
         if held is None or held.refusal:
             why = held.refusal if held else f"the job has no {wanted.knob} any more"
             self._refuse(wanted.knob, f"{wanted.knob} cannot be changed: {why}")
@@ -205,8 +200,8 @@ class KnobEditor:
 
     def _expected(self, knob: Knob) -> float | None:
         """Return the value after all requested changes; None: not known."""
-        if self._wanted is not None and self._wanted.knob == knob.name:
-            return _number(knob.original_text) if self._wanted.value is None else self._wanted.value
+        if self.wanted is not None and self.wanted.knob == knob.name:
+            return _number(knob.original_text) if self.wanted.value is None else self.wanted.value
         changes = [each for each in self._latest.changes if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
         # Ranks send their knobs a moment after they report that the value has changed.
@@ -223,7 +218,7 @@ class KnobEditor:
         """Show the pending change, else the newest one, unless a reason for none is shown."""
         if self._clock_s() - self._refused_s < NEWS_S:
             return
-        if (wanted := self._wanted) is not None:
+        if (wanted := self.wanted) is not None:
             words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
             new = self._new_value(wanted.knob, wanted.value)
             self._show(KnobChange(wanted.knob, wanted.old, new, words, "pending"))
@@ -247,9 +242,7 @@ class KnobEditor:
         return KnobChange(view.knob, old, new, change_words(view), state, by, view.id)
 
     def _new_value(self, name: str, value: int | None, reported: str = "") -> str:
-        """Return a new value with its unit: what ranks reported, else the requested one; None: the
-        script's.
-        """
+        """Return the reported value, else the requested one, with its unit; None: the script's."""
         held = self._latest.knob(name)
         unit, original = (held.knob.unit, held.knob.original_text) if held is not None else ("", "")
         if reported or value is not None:
@@ -272,8 +265,7 @@ def change_words(view: CommandView) -> str:
 def stepped(knob: Knob, at: float, direction: int) -> int | None:
     """Return the next value up (1) or down (-1) from ``at``; None at the end.
 
-    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 800 ... within the
-    bounds.
+    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 ... within bounds.
     """
     if knob.choices and at in knob.choices:
         index = knob.choices.index(int(at)) + direction

@@ -12,10 +12,6 @@ LOOK_EVERY_NS, LOOK_SOON_NS = 2_000_000_000, 500_000_000
 """Intervals between two looks for findings, usually and while the job's present state is not known."""
 
 
-def _log() -> RunLog:
-    return RunLog(watch=FindingsWatch(LOOK_EVERY_NS, LOOK_SOON_NS))
-
-
 @dataclass(frozen=True, slots=True)
 class TuiOptions:
     """The dashboard's look, and what it may start."""
@@ -34,5 +30,5 @@ class TuiOptions:
     """The session's tap."""
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""
-    log: RunLog = field(default_factory=_log)
+    log: RunLog = field(default_factory=lambda: RunLog(watch=FindingsWatch(LOOK_EVERY_NS, LOOK_SOON_NS)))
     """Watches the job's findings, and keeps what its report needs."""

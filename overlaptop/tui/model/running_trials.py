@@ -1,7 +1,6 @@
 """Trials of this dashboard: of a knob's values, or of delays of its ranks. No screen."""
 
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
@@ -14,7 +13,7 @@ from overlaptop.wire.knobs import Knob
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
-    from overlaptop.trials.runner import Trials, TrialsState
+    from overlaptop.trials.runner import Trials
     from overlaptop.trials.settings import Best
 
 # numpy takes 100 ms to import: the trials' modules are imported only on use.
@@ -29,18 +28,13 @@ class RunningTrials:
     knob: Knob | None
     """The knob tried; None: ranks are delayed."""
     job: str
-    script: str
-
-    @property
-    def state(self) -> "TrialsState":
-        return self.trials.state
 
     @property
     def best(self) -> "Best | None":
         """Return the result so far; None for delays, or if nothing is known."""
         from overlaptop.trials.settings import best_of
 
-        return best_of(self.knob, self.state) if self.knob is not None else None
+        return best_of(self.knob, self.trials.state) if self.knob is not None else None
 
 
 class DashboardTrials:
@@ -79,7 +73,7 @@ class DashboardTrials:
         except ValueError as error:
             raise ValueRefusedError(str(error)) from error
         title = f"trials of {name} against {present_words(held.knob)}"
-        self.newest = RunningTrials(trials, title, held.knob, *_job_of(snapshot))
+        self.newest = RunningTrials(trials, title, held.knob, _job_of(snapshot))
 
     def try_value_before(self, snapshot: Snapshot) -> None:
         """Try the value before the newest change. Raises ValueRefusedError."""
@@ -110,7 +104,7 @@ class DashboardTrials:
             f"delay {plural(len(ranks), 'rank')} in turn by {duration(delay_ns)} a step? "
             f"costs the job {duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
         )
-        return RunningTrials(trials, title, None, *_job_of(snapshot)), question
+        return RunningTrials(trials, title, None, _job_of(snapshot)), question
 
     def begin_delays(self, trials: RunningTrials) -> None:
         self.newest = self._slack = trials
@@ -121,7 +115,7 @@ class DashboardTrials:
             return {}
         from overlaptop.trials.slack import NOT_KNOWN, verdict
 
-        tried = self._slack.state.tried
+        tried = self._slack.trials.state.tried
         return {
             each.candidate.key: each.effect for each in tried if each.effect and verdict(each) != NOT_KNOWN
         }
@@ -145,5 +139,5 @@ def usual_values(knob: Knob, snapshot: Snapshot) -> str:
         return ""
 
 
-def _job_of(snapshot: Snapshot) -> tuple[str, str]:
-    return (snapshot.job.job, PurePath(snapshot.job.script).name) if snapshot.job is not None else ("", "")
+def _job_of(snapshot: Snapshot) -> str:
+    return snapshot.job.job if snapshot.job is not None else ""

@@ -68,8 +68,8 @@ class ViewState:
     paused_at_ns: int | None = None
     past_step: int | None = None
     """The kept step shown on the paused screen; None: the moment of the pause."""
-    paused_now_ns: int | None = None
-    """The clock while paused: it still runs."""
+    now_ns: int = 0
+    """The clock, which also runs while paused."""
     trouble_since: Trouble | None = None
     collective_key: CollectiveKey | None = None
     """The selected collective, in this step and in later ones."""
@@ -81,7 +81,6 @@ class ViewState:
     change: KnobChange | None = None
     change_is_news: bool = False
     panel_hidden: bool = False
-    """True if the user has hidden the newest change and its result."""
     trying: bool = False
     recorded_bytes: int | None = None
     """Bytes of the recording that this dashboard makes; None: it makes none."""
@@ -101,10 +100,6 @@ class ViewState:
     """The snapshot of the pause, from which the user goes back through the kept steps."""
     _waits: StepWaits | None = field(default=None, repr=False)
     _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
-
-    @property
-    def now_ns(self) -> int:
-        return self.paused_now_ns or self.snapshot.at_ns
 
     @property
     def groups(self) -> frozenset[int]:
@@ -135,14 +130,14 @@ class ViewState:
     def pause(self, now_ns: int) -> None:
         """Pause: show all ranks' timelines of the shown step."""
         lanes, waits = self.lanes, self.waits  # before the newest one replaces them
-        self.paused_at_ns = self.paused_now_ns = now_ns
+        self.paused_at_ns = now_ns
         if lanes is not None:
             ranks = with_timelines(self.snapshot.ranks, lanes.detail.step)
             self.snapshot = replace(self.snapshot, ranks=ranks, waits=waits)
         self._paused = self.snapshot
 
     def resume(self) -> None:
-        self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = self.trouble_since = None
+        self.paused_at_ns = self.past_step = self._paused = self.trouble_since = None
         self._lanes_at_ns = 0
 
     def go_to(self, number: int) -> None:
@@ -160,7 +155,6 @@ class ViewState:
 
     @property
     def shown_step(self) -> int | None:
-        """Return the step on the screen; None before the first."""
         selected, lanes = self.selected, self.lanes
         if self.past_step is not None or selected is None:
             return self.past_step
@@ -300,7 +294,6 @@ class ViewState:
 
     @property
     def selected_name(self) -> str:
-        """Return the name of the knob that keys change; empty: none."""
         return self.selected_knob.knob.name if self.selected_knob is not None else ""
 
     @property
@@ -314,7 +307,6 @@ class ViewState:
 
     @property
     def exact(self) -> bool:
-        """Return whether every rank's source sees the gaps between kernels."""
         return all_see_gaps(self.snapshot.ranks)
 
     @property

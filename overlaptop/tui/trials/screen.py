@@ -50,11 +50,11 @@ class TrialsView(Page):
         running = self.dashboard.trials.newest
         if running is None:
             return [(bold(" No trials yet"),), (), *paragraph(_WHAT_THEY_ARE, width, TEXT, rows=12)]
-        state, best = running.state, running.best
+        state, best = running.trials.state, running.best
         lines = _status(running, state, width)
         if running.job != self.dashboard.session.job_key:
             warning = TextStyle("warning", bold=True)
-            lines += paragraph(f"of an earlier run of {running.script}", width, warning, indent=3)
+            lines += paragraph("of an earlier job", width, warning, indent=3)
         lines += [(), *_rows(running, best, width)]
         for each in state.tried:
             if each.refused:
@@ -84,7 +84,7 @@ def _rows(running: RunningTrials, best: "Best | None", width: int) -> list[Style
     """Return a row for each value, below the present one; or for each delayed rank."""
     from overlaptop.trials import settings, slack
 
-    state, knob = running.state, running.knob
+    state, knob = running.trials.state, running.knob
     table = Table(_COLUMNS if knob is not None else _SLACK_COLUMNS, width)
     lines, tells, effect_words = [table.header()], slack.verdict, slack.slope_words
     if knob is not None:
@@ -123,7 +123,6 @@ class TrialsScreen(PageScreen):
         super().__init__(dashboard, TrialsView(dashboard), JobHeader(dashboard))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Trials can be stopped while they run; the best value is known once they are over."""
         trials, job = self.dashboard.trials, self.dashboard.session.job_key
         if (action == "keep" and trials.best(job) is None) or (action == "stop" and not trials.running):
             return False
@@ -136,8 +135,7 @@ class TrialsScreen(PageScreen):
     async def action_keep(self) -> None:
         dashboard = self.dashboard
         if (best := dashboard.trials.best(dashboard.session.job_key)) is not None:
-            name, value = best
-            dashboard.knobs.select(name)
+            dashboard.knobs.selected_name, value = best
             dashboard.knobs.type(str(value))
             dashboard.on_change()
 

@@ -27,7 +27,7 @@ class ChangePanel(JobView):
         head = len(change_lines(change, width)) if change is not None else 1
         if compared is None or width < _WIDE or self.app.size.height < _HIGH:
             return head
-        return head + _TABLE_LINES + bool(compared.note)
+        return head + _TABLE_LINES
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         return panel_lines(self.state, width, height)
@@ -59,8 +59,6 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     lines.append(elided(table.header(), width))
     for name, before, after, by in rows:
         lines.append(table.row(((dim(name),), (Segment(before),), (Segment(after, BOLD),), (Segment(by),))))
-    if compared.note:
-        lines.append((dim(f"  {compared.note}"),))
     return lines[:height]
 
 
@@ -72,10 +70,8 @@ def _brief(
         return change_lines(change, width) if change is not None else []
     head = f" {compared.old} → {compared.new}" if compared.of_change else f" {compared.title}"
     items = [Item((bold(head),))]
-    if compared.note:
-        items.append(Item((dim(compared.note),), 1))
     for at, (name, before, after, by) in enumerate(_rows(compared, exact=exact)):
-        items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 2))
+        items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 1))
     return [fit(items, [], width, "  ")]
 
 

@@ -105,9 +105,7 @@ class ChangeLog(Page):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
-        if any(is_there(node.name) for node in self.state.snapshot.nodes):
-            title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
-        else:
+        if not any(is_there(node.name) for node in self.state.snapshot.nodes):
             with suppress(JobFolderError):
                 path = Segment(str(change_log.path()), TextStyle("accent"))
                 title += [Item((dim("all are kept in"),), 2), Item((path,), 1)]

@@ -53,8 +53,9 @@ class OptionInput(Prompt):
 
     def show_place(self) -> None:
         """Show the default for an empty field, as now known."""
-        row = next((row for row in self._form.rows() if not row.option.is_switch), None)
-        self._options.placeholder = f"such as {row.option.flag} {row.value}" if row is not None else ""
+        option = next((each for each in self._form.workload.options if not each.is_switch), None)
+        example = f"such as {option.flag} {self._form.value(option)[0]}" if option is not None else ""
+        self._options.placeholder = example
         plan = self._form.plan
         self._nproc.placeholder = str(plan.nproc) if plan is not None and plan.nproc else ""
 

@@ -21,8 +21,6 @@ from overlaptop.tui.workloads.views import (
     WorkloadList,
 )
 
-_SCROLL_LINES = 4
-
 
 class WorkloadsScreen(DashboardScreen):
     """Text goes to the options at once; the arrows choose the workload."""
@@ -64,7 +62,6 @@ class WorkloadsScreen(DashboardScreen):
         self._replan()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Ending needs a running job that was started here."""
         if action == "end" and not self._launcher.running:
             return False
         return super().check_action(action, parameters)
@@ -80,12 +77,12 @@ class WorkloadsScreen(DashboardScreen):
     def action_other_field(self) -> None:
         self._input.action_other_field()
 
-    def action_scroll(self, pages: int) -> None:
+    def action_scroll(self, lines: int) -> None:
         """Scroll a failed job's output, else the options."""
         if self.dashboard.launch.status.failed:
-            self._output.move(pages * _SCROLL_LINES)
+            self._output.move(lines)
         else:
-            self._options.move(pages * _SCROLL_LINES)
+            self._options.move(lines)
 
     async def action_end(self) -> None:
         if running := self._launcher.running:

@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from textual import events
 
@@ -38,16 +37,6 @@ _WIDEST_VALUE = 20
 LONGEST_LINE = 500
 
 
-class OptionRow(NamedTuple):
-    """An option in the list."""
-
-    option: Option
-    value: str
-    given: bool
-    """True if the value was typed, else it is the default."""
-    default: str
-
-
 @dataclass
 class FormState:
     """Written by the screen's actions, read by its widgets."""
@@ -73,17 +62,13 @@ class FormState:
         """The arguments of LaunchRequest.parse."""
         return self.workload.name, self.typed.get(self.workload.name, ""), self.nproc
 
-    def rows(self) -> list[OptionRow]:
-        """Return the options with their values; without a plan, the defaults on a CPU."""
+    def value(self, option: Option) -> tuple[str, str, bool]:
+        """Return an option's value and default, and whether it was typed. Without a plan: on a CPU."""
         plan = self.plan if self.plan is not None and not self.plan.fault else None
-        where, given = (plan.defaults, plan.given) if plan is not None else ("cpu", {})
-        found = []
-        for option in self.workload.options:
-            default = option.default_on(where)
-            value = given.get(option.name, default)
-            texts = ["" if each is None else value_text(each) for each in (value, default)]
-            found.append(OptionRow(option, texts[0], option.name in given, texts[1]))
-        return found
+        default = option.default_on(plan.defaults if plan is not None else "cpu")
+        given = plan.given if plan is not None else {}
+        value, usual = given.get(option.name, default), "" if default is None else value_text(default)
+        return "" if value is None else value_text(value), usual, option.name in given
 
 
 class Title(JobView):
@@ -152,20 +137,20 @@ class OptionList(Page):
         return [elided((name, dim(place), dim(hidden)), width), *shown]
 
     def lines(self, width: int) -> list[StyledLine]:
-        rows = self._form.rows()
-        flags = max(len(row.option.shown) for row in rows)
+        rows = [(option, *self._form.value(option)) for option in self._form.workload.options]
+        flags = max(len(option.shown) for option, *_ in rows)
         if flags + 40 > width:
-            flags = max(len(row.option.flag) for row in rows)
-        values = min(_WIDEST_VALUE, max(7, *(len(row.value) for row in rows)))
+            flags = max(len(option.flag) for option, *_ in rows)
+        values = min(_WIDEST_VALUE, max(7, *(len(value) for _, value, *_ in rows)))
         lines = []
-        for row in rows:
-            option, what = row.option, row.option.what
+        for option, value, default, given in rows:
             flag = option.shown if len(option.shown) <= flags else option.flag
-            if row.given and row.default and row.default != row.value:
-                what = f"{what}; default {row.default}"
-            named = Segment(f"   {flag:<{flags}}  ", _GIVEN if row.given else TEXT)
-            value = Segment(f"{row.value[:values] or UNKNOWN:<{values}}  ", _GIVEN if row.given else BOLD)
-            lines.append(elided((named, value, dim(what)), width))
+            what = (
+                f"{option.what}; default {default}" if given and default not in ("", value) else option.what
+            )
+            named = Segment(f"   {flag:<{flags}}  ", _GIVEN if given else TEXT)
+            chosen = Segment(f"{value[:values] or UNKNOWN:<{values}}  ", _GIVEN if given else BOLD)
+            lines.append(elided((named, chosen, dim(what)), width))
         return lines
 
 
@@ -209,7 +194,6 @@ class JobOutput(Page):
     """How the job ended, and its last lines, newest last."""
 
     def full_height(self, width: int) -> int:
-        """Return the height: 0 if the job wrote nothing."""
         status = self.dashboard.launch.status
         self.set_class(status.failed, "-failed")
         if not status.failed:
@@ -235,7 +219,6 @@ class JobOutput(Page):
         return [crop((Segment(f"   {part}", style),), width) for part in parts]
 
     def _title(self, width: int) -> list[StyledLine]:
-        """Return how the job ended, or why it did not start."""
         status = self.dashboard.launch.status
         if status.phase is not LaunchPhase.OVER:
             return [elided((bold(" its last lines"),), width)]
