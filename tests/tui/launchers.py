@@ -11,9 +11,8 @@ from tests.fleet.fakes import record
 class FakeLauncher:
     """Plans as a machine with two free CPUs and no GPU would."""
 
-    def __init__(self, workloads=WORKLOADS, *, torch=True):
+    def __init__(self, workloads=WORKLOADS):
         self.workloads = workloads
-        self.torch = torch
         self.now = LaunchStatus()
         self.lines = []
         self.owned = set()
@@ -24,8 +23,6 @@ class FakeLauncher:
 
     def plan(self, order):
         workload = next(each for each in self.workloads if each.name == order.workload)
-        if not self.torch:
-            return LaunchPlan(order, "torch is not installed here")
         try:
             given = workload.check(order.options)
         except OptionsError as fault:

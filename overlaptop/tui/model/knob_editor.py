@@ -75,7 +75,8 @@ class KnobEditor:
         """Ids of this dashboard's changes, with the old value."""
         self.change: KnobChange | None = None
         """The newest change from any dashboard, or why there is none."""
-        self._change_s = -inf
+        self._shown, self._change_s = ("", ""), -inf
+        """Command and state of the last change shown, and when it came."""
         self.selected_name = ""
         """The knob that the user selected; empty: none."""
         self.wanted: WantedValue | None = None
@@ -229,9 +230,9 @@ class KnobEditor:
         self._show(self._progress_of(newest) if newest is not None else None)
 
     def _show(self, change: KnobChange | None) -> None:
-        before, self.change = self.change, change
-        if not before or not change or (before.command, before.state) != (change.command, change.state):
-            self._change_s = self._clock_s()
+        self.change, shown = change, (change.command, change.state) if change is not None else ("", "")
+        if shown != self._shown:
+            self._shown, self._change_s = shown, self._clock_s()
 
     def _progress_of(self, view: CommandView) -> KnobChange:
         # Ranks report the old value once they have changed it.
