@@ -63,7 +63,7 @@ class CaptureView(Page):
         lines = [_asked(capture, width), *_stages(capture, width)]
         for place in where[:_PLACES]:
             lines += folded(place, width, TextStyle("accent", bold=True))
-        if isinstance(read, str):
+        if read and isinstance(read, str):
             lines += paragraph(read, width, TextStyle("warning"))
         lines += [(), table.header(names)]
         lines += [*(table.row(_cells(each, sums.get(each.rank))) for each in capture.ranks), ()]
