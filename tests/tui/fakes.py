@@ -60,13 +60,11 @@ async def shown(app, pilot, *keys, rest_s=0.0):
 
 
 async def screen_of(session, *keys, size=WIDE, **options):
-    """The screen of a dashboard after these keys."""
     async with opened(session, size, **options) as (app, pilot):
         return await shown(app, pilot, *keys)
 
 
 def text_of(line):
-    """A drawn line without its styles."""
     return "".join(part.text for part in line)
 
 
@@ -97,17 +95,14 @@ def table_rows(app):
 
 
 def table_ranks(app):
-    """The rank column, from top to bottom."""
     return [row for row in table_rows(app) if isinstance(row, int)]
 
 
 def line_of(text, words):
-    """The first line with these words in it."""
     return next(line for line in text.splitlines() if words in line)
 
 
 def row_of(text, rank):
-    """The rank's row of the table."""
     return next(line for line in text.splitlines() if line.replace("▸", " ").split()[:1] == [str(rank)])
 
 
@@ -118,6 +113,5 @@ def fills(app, size):
 
 
 def colors(app):
-    """All that are on the screen."""
     styles = [run.style for strip in app.screen._compositor.render_strips() for run in strip if run.style]
     return {color for style in styles for color in (style.color, style.bgcolor) if color}

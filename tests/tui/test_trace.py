@@ -56,47 +56,38 @@ async def test_fused_kernels_have_a_glyph_figures_and_a_legend(tmp_path: Path) -
 
 async def test_brackets_select_a_step_or_the_whole_trace(tmp_path: Path) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
-        first = await shown(app, pilot, "]")
-        assert "step 5   100 µs" in first.splitlines()[0].replace("    ", "   ")
-        assert "overlap 100.0 %" in first.splitlines()[3]
-        assert "rank 0  step 5   100 µs" in first
-        last = await shown(app, pilot, "]")
-        assert "overlap 50.0 %" in last.splitlines()[3]
-        assert "rank 0  step 6   100 µs" in last
-        assert await shown(app, pilot, "]") == last
+        whole = await shown(app, pilot)
+        for number, overlap in ((5, "100.0 %"), (6, "50.0 %"), (6, "50.0 %")):
+            text = await shown(app, pilot, "]")
+            assert f"step {number}   100 µs" in text.splitlines()[0].replace("    ", "   ")
+            assert f"overlap {overlap}" in text.splitlines()[3]
+            assert f"rank 0  step {number}   100 µs" in text
         assert "step 6  overlap 50.0 %" in await shown(app, pilot, "enter")
         assert "step 5  overlap 100.0 %" in await shown(app, pilot, "[")
         assert "whole trace  overlap 66.7 %" in await shown(app, pilot, "[")
-        whole = await shown(app, pilot, "escape")
-        assert "overlap 66.7 %" in whole.splitlines()[3]
-        assert await shown(app, pilot, "[") == whole
+        assert await shown(app, pilot, "escape", "[") == whole
 
 
-async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> None:
-    session = trace_of(DATA / "ddp_25mb")
-    async with opened(session, size=(160, 45)) as (app, pilot):
-        assert re.search(r"rank 0  step \d+", await shown(app, pilot, "L"))
+async def test_whole_trace_has_its_own_scale_and_steps_can_be_chosen() -> None:
+    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 45)) as (app, pilot):
+        lines = (await shown(app, pilot)).splitlines()
+        assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: GPU idle ")
+        assert "; others wait 15.9 ms of the trace (11 %) " in lines[2]
+        assert "overlap 42.3 %" in lines[3]
+        assert not any("-1" in line or "−1" in line for line in lines[:4])
+        assert "╷150" in next(line for line in lines if line.startswith("  rank"))
+        assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
+        text = await shown(app, pilot, "2")
+        assert "collectives 94 · –   named 48.9 %" in text
+        assert "94 collectives · –" in text
+        assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
+        assert re.search(r"rank 0  step \d+", await shown(app, pilot, "1", "L"))
         lines = screen_lines(app)
         row = lines.index(row_of("\n".join(lines), 0))
         await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
         assert "rank 0  step 4 " in await shown(app, pilot)
         assert screen_lines(app)[row].rstrip().endswith("▼")
         assert "rank 0  step 3 " in await shown(app, pilot, "{")
-
-
-async def test_whole_trace_has_its_own_scale_and_no_number() -> None:
-    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
-        lines = (await shown(app, pilot)).splitlines()
-        text = await shown(app, pilot, "2")
-        assert "collectives 94 · –   named 48.9 %" in text
-        assert "94 collectives · –" in text
-        assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
-    assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: GPU idle ")
-    assert "; others wait 15.9 ms of the trace (11 %) " in lines[2]
-    assert "overlap 42.3 %" in lines[3]
-    assert not any("-1" in line or "−1" in line for line in lines[:4])
-    assert "╷150" in next(line for line in lines if line.startswith("  rank"))
-    assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
 
 
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path) -> None:
