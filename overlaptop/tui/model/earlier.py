@@ -135,7 +135,7 @@ class JobsSeen:
 
     @property
     def present(self) -> EarlierJob | None:
-        """Return the watched job as it is now; None before the first step."""
+        """Return the watched job; None before its first step."""
         if self._last is None:
             return None
         if self._present is None or self._present[0] is not self._last:

@@ -139,7 +139,6 @@ class KnobEditor:
             self._want(selected.knob, parsed(selected.knob, words), settled=True)
 
     def restore(self) -> None:
-        """Want the script's value."""
         if (selected := self.editable()) is not None:
             self._want(selected.knob, None)
 

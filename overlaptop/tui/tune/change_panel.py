@@ -12,7 +12,6 @@ from overlaptop.tui.widgets.change_line import change_lines
 from overlaptop.tui.widgets.view import JobView
 
 _TABLE_LINES = 4
-"""A header and three figures."""
 _WIDE, _HIGH = 70, 24
 """On smaller screens all is one line."""
 
