@@ -4,13 +4,13 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from textual import events
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
 
@@ -89,6 +89,7 @@ APP_KEYS = (
     Key("2", "2", "rank", "the selected rank"),
     Key("t", "t", "next_theme", "next theme", "t theme"),
     Key("g", "g", "textures", "glyphs besides colours"),
+    Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 # fmt: on
 """Everywhere. `ViewState.offers` chooses between keys of a job, of a recording and of a trace."""
@@ -99,7 +100,6 @@ class OverlaptopApp(App[int]):
 
     TITLE = "overlaptop"
     ALLOW_SELECT: ClassVar[bool] = False
-    ENABLE_COMMAND_PALETTE = False
     VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012 - as Textual declares it
         (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
         (36, "-high"),
@@ -243,6 +243,13 @@ class OverlaptopApp(App[int]):
 
     def get_key_display(self, binding: Binding) -> str:
         return plain(super().get_key_display(binding), self.dashboard.look.ascii)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        del screen
+        for key in APP_KEYS:
+            if key.action != "command_palette" and self.dashboard.state.offers(key.action):
+                name = action_name(key.action).replace("_", " ")
+                yield SystemCommand(name, key.words, partial(self.run_action, key.action))
 
     # Keys that change the job
 

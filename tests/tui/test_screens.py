@@ -81,6 +81,17 @@ async def test_without_a_job_only_keys_that_do_something_are_offered():
             app.clear_notifications()
 
 
+async def test_the_command_palette_has_the_actions_of_keys_and_runs_them():
+    async with opened(running_job()) as (app, pilot):
+        commands = {each.title: each.callback for each in app.get_system_commands(app.screen)}
+        assert {"machine", "tune", "next theme"} <= commands.keys()
+        assert "next event" not in commands  # it is for recordings
+        await commands["machine"]()
+        assert isinstance(app.screen, MachineScreen)
+        await pilot.press("ctrl+p")
+        assert app.screen.query("CommandInput")
+
+
 async def test_help_lists_every_key_and_word_scrolls_and_closes():
     async with opened(running_job(), size=(120, 250)) as (app, pilot):
         text = await shown(app, pilot, "question_mark")
