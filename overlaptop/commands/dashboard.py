@@ -10,8 +10,8 @@ from overlaptop import tui
 from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
+from overlaptop.fleet.cluster_session import LocalSession
 from overlaptop.fleet.job_session import JobSelector
-from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.local import LocalLauncher

@@ -10,9 +10,8 @@ from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
 from overlaptop.commands.following import pause
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
-from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.fleet.cluster_session import HERE, HERE_BYTES_PER_S, HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
-from overlaptop.fleet.local_session import HERE, HERE_BYTES_PER_S
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end
 from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S

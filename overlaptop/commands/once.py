@@ -12,8 +12,8 @@ from overlaptop.commands.jobs import join
 from overlaptop.commands.output import Table, plain, print_data
 from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.fleet.records import device_record, end_records, step_record
-from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
+from overlaptop.fleet.totals import with_means
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.records import Record
 from overlaptop.report import hosts as nodes
@@ -189,7 +189,7 @@ def _row(view: RankView, failure: Trouble | None) -> list[str]:
 
 def _state(view: RankView, failure: Trouble | None) -> str:
     if view.info is None:
-        return "no agent" if view.without_agent else "not seen here"
+        return "not seen here"
     if view.ended:
         return troubles.ending(view, failure)
     if view.node_lost:

@@ -17,7 +17,7 @@ from typing import Any
 
 from overlaptop.export.timeline import JobTimeline, RankTimeline
 from overlaptop.timeline.arrivals import Collective
-from overlaptop.timeline.spans import difference, from_bounds
+from overlaptop.timeline.spans import difference, from_pairs
 
 _COMPUTE_STREAM, _COPY_STREAM, _FUSED_STREAM, _FIRST_COMM_STREAM = 7, 8, 9, 20
 _COMM_KERNEL = "ncclDevKernel"
@@ -100,18 +100,11 @@ def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[
         for start_ns, end_ns in lane.tolist():
             yield from activity(cat, name, start_ns, end_ns, stream)
     rows = job.rows_of(each.rank)
-    own = [part for row in rows for part, _ in row]
-    named = from_bounds([part.start_ns for part in own], [part.end_ns for part in own])
+    named = from_pairs([span for row in rows for span, _ in row])
     for stream, row in enumerate(rows, _FIRST_COMM_STREAM + 1):
-        for part, found in row:
-            yield from activity(
-                "kernel",
-                f"{_COMM_KERNEL}_{found.op}",
-                part.start_ns,
-                part.end_ns,
-                stream,
-                _arguments(found, each.rank),
-            )
+        for span, found in row:
+            name = f"{_COMM_KERNEL}_{found.op}"
+            yield from activity("kernel", name, *span, stream, _arguments(found, each.rank))
     for start_ns, end_ns in difference(each.lanes.comm, named).tolist():
         yield from activity("kernel", _COMM_KERNEL, start_ns, end_ns, _FIRST_COMM_STREAM)
 

@@ -36,7 +36,7 @@ def write(job: JobTimeline, out: IO[bytes]) -> None:
     """Write the trace, packet by packet. Timestamps are Unix time in ns, as of the trace's boot clock."""
     writer = _Writer(out)
     writer.begin(job.start_ns)
-    flows = {id(each): flow for flow, each in enumerate(job.collectives, 1) if len(each.parts) > 1}
+    flows = {id(each): flow for flow, each in enumerate(job.collectives, 1) if len(each.spans) > 1}
     for each in job.ranks:
         _write_rank(writer, job, each, flows)
 
@@ -55,9 +55,9 @@ def _write_rank(writer: "_Writer", job: JobTimeline, each: RankTimeline, flows: 
     writer.spans(process, "communication", each.communication)
     for row in job.rows_of(each.rank):
         track = writer.track(process, "collectives")
-        for part, found in row:
+        for span, found in row:
             writer.slice(
-                track, found.op, part.start_ns, part.end_ns,
+                track, found.op, *span,
                 flow=flows.get(id(found)), arguments=_arguments(found, each.rank),
             )  # fmt: skip
     writer.spans(process, "copies", {"copy": each.lanes.copy})

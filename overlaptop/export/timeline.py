@@ -12,7 +12,7 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.job import TracedJob
 from overlaptop.formats.summary import Lanes
 from overlaptop.records import StepRecord
-from overlaptop.timeline.arrivals import Collective, Part, waiting
+from overlaptop.timeline.arrivals import Collective, waiting
 from overlaptop.timeline.spans import Spans, difference, unflatten, union
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
@@ -59,15 +59,15 @@ class JobTimeline:
         starts += [int(lane[0, 0]) for each in self.ranks for lane in _all(each.lanes) if len(lane)]
         return min(starts, default=0)
 
-    def rows_of(self, rank: int) -> list[list[tuple[Part, Collective]]]:
-        """Return the rank's part in each collective, in as few rows without overlaps as possible."""
-        parts = [(part, each) for each in self.collectives if (part := each.part(rank)) is not None]
-        rows: list[list[tuple[Part, Collective]]] = []
-        for part, each in sorted(parts, key=lambda both: (both[0].start_ns, both[0].end_ns)):
-            row = next((row for row in rows if row[-1][0].end_ns <= part.start_ns), None)
+    def rows_of(self, rank: int) -> list[list[tuple[tuple[int, int], Collective]]]:
+        """Return the rank's span of each collective, in as few rows without overlaps as possible."""
+        own = [(each.spans[rank], each) for each in self.collectives if rank in each.spans]
+        rows: list[list[tuple[tuple[int, int], Collective]]] = []
+        for span, each in sorted(own, key=lambda both: both[0]):
+            row = next((row for row in rows if row[-1][0][1] <= span[0]), None)
             if row is None:
                 rows.append(row := [])
-            row.append((part, each))
+            row.append((span, each))
         return rows
 
     def step_records(self) -> list[StepRecord]:

@@ -190,9 +190,9 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
     exposed: list[list[int]] = [[] for _ in split]
     for rank, detail in details.items():
         moving = [
-            (at, part.start_ns + wait_ns, part.end_ns)
+            (at, each.spans[rank][0] + wait_ns, each.spans[rank][1])
             for at, each in enumerate(split)
-            if (part := each.part(rank)) is not None and (wait_ns := each.wait_ns(rank)) is not None
+            if (wait_ns := each.wait_ns(rank)) is not None
         ]
         if not moving:
             continue
@@ -201,8 +201,8 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
         for at, ns in zip(places.tolist(), (ends_ns - starts_ns - beside_ns).tolist(), strict=True):
             exposed[at].append(ns)
     for each, exposed_ns in zip(split, exposed, strict=True):
-        first = each.parts[0]
-        phase, nth = _phase(details.get(first.rank), first.start_ns)
+        first, (start_ns, _) = next(iter(each.spans.items()))
+        phase, nth = _phase(details.get(first), start_ns)
         mean = round(fmean(exposed_ns)) if exposed_ns else 0
         yield replace(each, phase=phase, nth=nth, exposed_transfer_ns=mean)
 

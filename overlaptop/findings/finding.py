@@ -16,8 +16,8 @@ from overlaptop import text
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.wait_breakdown import window_of
-from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
-from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS, evidence_steps
+from overlaptop.fleet.waits import FIRST_STEPS, StepTransfer, StepWaits, WaitWindow
+from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.records import FindingRecord, shared
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.timeline.arrivals import Collective

@@ -1,7 +1,7 @@
 """Why a rank is late: what takes longer on it than on the others, in each step.
 
 `Cause` lists the causes, and `_cause` checks them in that order: a rule about late ranks begins there. If a
-rank only waited for another one in another group, that one is late (timeline/passed_on_waits.py).
+rank only waited for another one in another group, that one is late (timeline/arrivals.py).
 
 Every step has counters, and stacks are sampled all the time. So `slow_host` knows a cause before any step
 is measured. Measured steps then confirm it, or show that the GPU's work hides it. Of ranks that share a

@@ -57,10 +57,8 @@ class ChangePoints:
     """
 
     def __init__(self) -> None:
-        self.first_step = 0
-        """First step since the last change, by the job itself or by a setting. 0 if there was none."""
-        self.before_step = 0
-        """First step of the level before that change."""
+        self.first_step = self.before_step = 0
+        """First step since the last change, by the job itself or by a setting, and since the one before."""
         self.changed_setting = -1
         """Last step that a setting changed."""
         self._read = -1
@@ -113,7 +111,6 @@ class ChangePoints:
         self._read = newest
 
     def add_waits(self, step: StepWaits) -> None:
-        """Add a step that was broken down."""
         if step.times.keys() != self._waiting:
             self._waiting = step.times.keys()
             self._waits.clear()
@@ -146,14 +143,10 @@ class ChangePoints:
         self._held.append((number, column))
         self._measured_ns, self._measured_steps = self._measured_ns + column[0], self._measured_steps + 1
         is_row = self._measured_ns >= LASTS_NS and self._measured_steps >= LEAST_AFTER
-        if is_row or column[0] >= MOST_BY_MEASURING * self._usual_ns:
+        lengths_ns = [held[0] for _, held in self._columns] or [math.inf]
+        if is_row or column[0] >= MOST_BY_MEASURING * np.median(lengths_ns):
             self._columns.extend(self._held)
             self._held.clear()
-
-    @property
-    def _usual_ns(self) -> float:
-        lengths_ns = [column[0] for _, column in self._columns]
-        return float(np.median(lengths_ns)) if lengths_ns else math.inf
 
     def _add_block(self) -> bool:
         unblocked = [each for each in self._columns if each[0] > self._blocked][-BLOCK_STEPS:]
@@ -205,7 +198,6 @@ def _rows(columns: Iterable[tuple[int, Series]]) -> Series:
 
 
 def _strays(blocks: Collection[Series]) -> Iterable[Series]:
-    """Return the distances of these blocks from their median."""
     found = np.array(blocks)
     return found - np.median(found, axis=0) if blocks else ()
 

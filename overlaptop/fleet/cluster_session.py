@@ -10,6 +10,7 @@ publishes the outcome for its own ranks, and hub/executions.py merges them.
 """
 
 import select
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +18,15 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector, JobSession, Tap
-from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.nodes import out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
 from overlaptop.jobs.clock import ClockOffset
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.host import GatheredHost, RemoteHost
 from overlaptop.remote.pool import ConnectionPool
+from overlaptop.remote.targets import LOCAL, Target
 from overlaptop.text import printable
 from overlaptop.wire.commands import CHANGES, Command
 from overlaptop.wire.joining import MAX_HUBS
@@ -34,6 +37,9 @@ JOBS_S = 5.0
 SETTLE_S = 2.0
 """How long connecting hosts have to list their jobs before the only job so far is chosen."""
 _HOSTS_NAMED = 3
+HERE = Target(socket.gethostname(), LOCAL)
+"""This machine by a relay, which carries the connections to all nodes."""
+HERE_BYTES_PER_S = 64 << 20
 
 
 @dataclass(slots=True)
@@ -55,15 +61,16 @@ class FollowedHost:
     def has(self, key: str | None) -> bool:
         return any(record.job == key for record in self.records)
 
-    def tick(self, key: str | None, now_s: float, common: ClockOffset | None) -> NodeSnapshot:
-        """Return what this host knows of the job with this key. ``now_s``: monotonic. ``common``: the clock
-        that all clocks are compared to. None: this machine's.
+    def read(self, key: str | None, at_ns: int, now_s: float, common: ClockOffset | None) -> NodeView:
+        """Read new messages. Return the connection. ``key``: the job. ``at_ns``, ``now_s``: Unix and
+        monotonic time. ``common``: the clock that all clocks are compared to. None: this machine's.
         """
-        snapshot, host = self.session.tick(), self.host
-        hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
+        self.session.read()
+        host, hub = self.host, self.session.hub
+        hub_state, since_ns, note = hub.state, hub.since_ns, hub.note
         if not host.ready and hub_state is not HubState.ENDED:
             hub_state = HubState.WAITING if host.connecting else HubState.LOST
-            since_ns = snapshot.at_ns - round((now_s - host.since_s) * 1e9)
+            since_ns = at_ns - round((now_s - host.since_s) * 1e9)
             note = host.note
         elif self.session.job_key is None and host.known:
             count = len(self.records)
@@ -73,17 +80,16 @@ class FollowedHost:
         if common is not None and offset_ns is not None and residual_ns is not None:
             offset_ns -= common.offset_ns or 0
             residual_ns -= common.residual_ns or 0
-        node = NodeView(
+        return NodeView(
             host.name, hub_state, since_ns, note,
             offset_ns=offset_ns, residual_ns=residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
-        return NodeSnapshot(node, snapshot)
 
 
 class ClusterSession:
-    """One job on several hosts. No method blocks; call ``tick`` as often as you like. Jobs with the same
-    key are one, because their ranks meet at the same address. The only job is chosen automatically.
+    """One job on several hosts. No method blocks. Jobs with the same key are one, because their ranks meet
+    at the same address. The only job is chosen automatically.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class ClusterSession:
         monotonic_s: Callable[[], float] = time.monotonic,
         tap: Tap | None = None,
     ) -> None:
-        """Follow these hosts, at least one. ``readonly``, ``tap``: as in JobSession."""
+        """``hosts``: at least one. ``readonly``, ``tap``: as in JobSession."""
         selector = selector or JobSelector()
         self._matches = selector.matches
         self._key = selector.key
@@ -106,11 +112,11 @@ class ClusterSession:
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
         self._tap = tap
+        self._fleet = JobState(clock_ns)
         self._hosts = tuple(hosts)
         """Those that the user named."""
         self._nodes = tuple(self._follow(host) for host in hosts)
         """These, then those that their hubs have gathered."""
-        self._merger = Merger()
         self._last: Snapshot | None = None
         self._earlier: Snapshot | None = None
         """Last Snapshot of the previous job, until the present one is known."""
@@ -131,7 +137,6 @@ class ClusterSession:
         return self._key
 
     def tick(self) -> Snapshot:
-        """Read new messages from all hosts and return the Snapshot."""
         for node in self._nodes:
             node.host.maintain()
         self._add_gathered()
@@ -143,8 +148,9 @@ class ClusterSession:
         # is closer than this machine.
         is_gathered = len(self._hosts) == 1 < len(self._nodes)
         common = self._hosts[0].clock if is_gathered else None
-        parts = [node.tick(self._key, now_s, common) for node in self._nodes]
-        merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts))
+        at_ns = self._clock_ns()
+        views = [node.read(self._key, at_ns, now_s, common) for node in self._nodes]
+        merged = self._fleet.snapshot(views, self._waiting_for(views))
         for node, view in zip(self._nodes, merged.nodes, strict=True):
             node.view = view
         self._watch_where_they_are(merged)
@@ -163,11 +169,14 @@ class ClusterSession:
     def send(self, message: Command | Found) -> str:
         if self._readonly:
             return READONLY
-        if isinstance(message, Command) and (
-            why := self._objection("change" if message.name in CHANGES else message.name)
-        ):
-            return why
-        sent = [not node.session.send(message) for node in self._with_job()]
+        if isinstance(message, Command):
+            if self._last is None or self._last.job is None:
+                return NOT_CONNECTED
+            what = "change" if message.name in CHANGES else message.name
+            if why := out_of_reach(what, (node.view for node in self._nodes), self._last.ranks):
+                return why
+        holders = (node for node in self._nodes if node.view.ranks or node.has(self._key))
+        sent = [not node.session.send(message) for node in holders]
         # If it reached only some ranks, the others do not answer: nothing changes, and the ranks report
         # that.
         return "" if any(sent) else NOT_CONNECTED
@@ -194,12 +203,12 @@ class ClusterSession:
             clock_ns=self._clock_ns,
             monotonic_s=self._monotonic_s,
             node=host.name,
+            fleet=self._fleet,
             tap=self._tap,
         )
         return FollowedHost(host, session, NodeView(host.name, HubState.WAITING, self._clock_ns(), ""))
 
     def _add_gathered(self) -> None:
-        """Follow the hosts that hubs have gathered since the last call, unless the user named them too."""
         followed = {node.host.node for node in self._nodes if isinstance(node.host, GatheredHost)}
         for root in self._hosts:
             named = {each.own_name for each in self._hosts if each is not root and root.gathered}
@@ -215,16 +224,6 @@ class ClusterSession:
     def _is_wanted(self, record: JobRecord) -> bool:
         return record.job == self._key and (self._matches is None or self._matches(record))
 
-    def _with_job(self) -> list[FollowedHost]:
-        return [node for node in self._nodes if node.view.ranks or node.has(self._key)]
-
-    def _objection(self, what: str) -> str:
-        """Return why a ``what``, which needs all ranks, is impossible now. "" if it is possible."""
-        last = self._last
-        if last is None or last.job is None:
-            return NOT_CONNECTED
-        return out_of_reach(what, (node.view for node in self._nodes), last.ranks)
-
     def _watch_where_they_are(self, snapshot: Snapshot) -> None:
         for node, view in zip(self._nodes, snapshot.nodes, strict=True):
             node.session.watch(self._watched.intersection(view.ranks), self._bursts)
@@ -235,10 +234,8 @@ class ClusterSession:
         self.jobs = _together(self._nodes, self._matches)
         if self.jobs and self._first_job_s is None:
             self._first_job_s = now_s
-        homes = {
-            (job.script, job.cwd) for node in self._nodes for job in node.records if job.job == self._key
-        }
-        self._homes |= homes
+        records = (job for node in self._nodes for job in node.records if job.job == self._key)
+        self._homes |= {(job.script, job.cwd) for job in records}
         wanted = self._wanted(now_s)
         if wanted != self._key and wanted is not None:
             if self._last is not None and self._last.job is not None:
@@ -266,13 +263,9 @@ class ClusterSession:
         reached = [node for node in self._nodes if node.host.ready]
         if any(node.has(self._key) for node in reached):
             return True
-        if any(
-            node.view.ranks and node.view.hub_state in (HubState.LIVE, HubState.STALE) for node in reached
-        ):
-            return True
-        return not any(node.view.ranks for node in reached) and any(
-            node.view.ranks or node.has(self._key) for node in self._nodes
-        )
+        if with_ranks := [node for node in reached if node.view.ranks]:
+            return any(node.view.hub_state in (HubState.LIVE, HubState.STALE) for node in with_ranks)
+        return any(node.view.ranks or node.has(self._key) for node in self._nodes)
 
     def _all_have_listed(self, now_s: float) -> bool:
         if self._first_job_s is not None and now_s - self._first_job_s >= SETTLE_S:
@@ -285,29 +278,25 @@ class ClusterSession:
         for node in self._nodes[len(self._hosts) :]:
             node.session.close()  # the next job's root gathers its own
         self._nodes = self._nodes[: len(self._hosts)]
+        self._fleet = JobState(self._clock_ns)
         for node in self._nodes:
-            node.session.select(key)
+            node.session.select(key, self._fleet)
         self._look_at_s = 0.0
 
-    def _waiting_for(self, parts: Sequence[NodeSnapshot]) -> str:
-        for node, part in zip(self._nodes, parts, strict=True):
-            if (
-                node.session.job_key is not None
-                and part.node.hub_state is HubState.WAITING
-                and part.node.note
-            ):
-                return part.node.note  # it is connecting, or its hub refuses us
+    def _waiting_for(self, views: Sequence[NodeView]) -> str:
+        names = _named([node.host.name for node in self._nodes])
+        for node, view in zip(self._nodes, views, strict=True):
+            is_joining = node.session.job_key is not None and view.hub_state is HubState.WAITING
+            if is_joining and view.note:
+                return view.note  # it is connecting, or its hub refuses us
         if not any(node.host.ready for node in self._nodes):
             notes = [node.host.note for node in self._nodes if node.host.note]
-            return notes[0] if len(self._nodes) == 1 and notes else f"connecting to {self._names()}"
+            return notes[0] if len(self._nodes) == 1 and notes else f"connecting to {names}"
         if self._key is not None:
-            return f"waiting for job {self._key} on {self._names()}"
+            return f"waiting for job {self._key} on {names}"
         if len(self.jobs) > 1:
             return f"{len(self.jobs)} jobs run there: choose one"
-        return f"waiting for a job on {self._names()}"
-
-    def _names(self) -> str:
-        return _named([node.host.name for node in self._nodes])
+        return f"waiting for a job on {names}"
 
 
 class HostsSession(ClusterSession):
@@ -321,7 +310,6 @@ class HostsSession(ClusterSession):
         readonly: bool = False,
         tap: Tap | None = None,
     ) -> None:
-        """``selector``, ``readonly``, ``tap``: as in ClusterSession."""
         super().__init__(pool.hosts, selector, readonly=readonly, tap=tap)
         self._pool = pool
         self.hosts = pool.hosts
@@ -358,6 +346,64 @@ class HostsSession(ClusterSession):
     def close(self) -> None:
         self._pool.close()
         super().close()
+
+
+class LocalSession:
+    """A job on this machine: a JobSession, until its hub is the root of a gathered job; from then on a
+    HostsSession of all its nodes.
+    """
+
+    def __init__(self, selector: JobSelector, *, readonly: bool = False, tap: Tap | None = None) -> None:
+        # Nothing is started before there is such a job.
+        pool = ConnectionPool((HERE,), lambda _: None, readonly=readonly)
+        for host in pool.hosts:
+            host.limit_bytes_per_s = HERE_BYTES_PER_S
+        self._local = JobSession(selector, readonly=readonly, tap=tap)
+        self._nodes = HostsSession(pool, selector, readonly=readonly, tap=tap)
+        self._now: JobSession | HostsSession = self._local
+        self._watched: tuple[Collection[int], int] = ((), 0)
+
+    @property
+    def jobs(self) -> tuple[JobRecord, ...]:
+        return self._now.jobs
+
+    @property
+    def job_key(self) -> str | None:
+        return self._now.job_key
+
+    def tick(self) -> Snapshot:
+        snapshot = self._now.tick()
+        record = self._local.record if self._now is self._local else None
+        if record is None or not record.is_root:
+            return snapshot
+        self._local.close()
+        self._now = self._nodes
+        self._now.select(record.job)
+        self._now.watch(*self._watched)
+        return self._now.tick()
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        self._watched = (ranks, bursts)
+        self._now.watch(ranks, bursts)
+
+    def send(self, message: Command | Found) -> str:
+        return self._now.send(message)
+
+    def select(self, key: str) -> None:
+        self._now.select(key)
+
+    def fileno(self) -> int:
+        return self._nodes.fileno()
+
+    def receive(self) -> None:
+        self._nodes.receive()
+
+    def retry(self) -> None:
+        self._nodes.retry()
+
+    def close(self) -> None:
+        self._local.close()
+        self._nodes.close()
 
 
 def _named(hosts: Sequence[str]) -> str:

@@ -1,5 +1,4 @@
-"""Finds the collective that a job hangs in, and the rank to blame,
-from the calls that each rank issued. Pure.
+"""Finds the collective that a job hangs in, and the rank to blame, from the calls that each rank issued.
 
 Collectives of a group are numbered in order. The earliest one that the ranks have not all issued alike is
 the cause, and later ones hang because of it. A group may also hang because one of its ranks waits in
@@ -14,7 +13,7 @@ from overlaptop.timeline.collectives import kind_of
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 
 _SAME_BYTES = ("allreduce", "broadcast", "reduce")
-"""Operations that need the same number of bytes on all ranks. Others allow different sizes."""
+"""Operations that need the same number of bytes on all ranks."""
 _SAME_BYTES_IN_ONE_TENSOR = ("allgather", "reducescatter")
 """Operations that need it if given one tensor. A list of tensors may differ in size."""
 
@@ -73,16 +72,16 @@ def hang_of(
         if (verdict := _in_group(name, members, of_ranks, silent, ended, stalled)) is not None
     ]
     if not found:
-        ranks = tuple(sorted(silent or stalled))
-        return Hang(Blame.NO_COLLECTIVE, ranks, lines=_lines(stalled))
-    return min(_roots(found), key=lambda verdict: (verdict[1].blame is Blame.UNKNOWN, verdict[0]))[1]
-
-
-def _roots(found: list[tuple[int, Hang]]) -> list[tuple[int, Hang]]:
-    """Return the hangs that no other one causes. Return all if they wait for each other in a circle."""
+        by_line: dict[str, tuple[int, ...]] = {}
+        for rank, each in sorted(stalled.items()):
+            if each.stack:
+                by_line[each.stack[0]] = (*by_line.get(each.stack[0], ()), rank)
+        lines = sorted(((ranks, line) for line, ranks in by_line.items()), key=lambda both: len(both[0]))
+        return Hang(Blame.NO_COLLECTIVE, tuple(sorted(silent or stalled)), lines=tuple(lines))
+    # The hangs that no other one causes; all if they wait for each other in a circle.
     stuck = {rank for _, hang in found for rank in (*hang.waiting, *_inside(hang))}
     roots = [each for each in found if _inside(each[1]) or not stuck.issuperset(each[1].ranks)]
-    return roots or found
+    return min(roots or found, key=lambda verdict: (verdict[1].blame is Blame.UNKNOWN, verdict[0]))[1]
 
 
 def _inside(hang: Hang) -> tuple[int, ...]:
@@ -174,31 +173,11 @@ def _verdict(
     group: str,
     stalled: Mapping[int, RankStalled],
 ) -> tuple[int, Hang]:
+    blamed = tuple(sorted(ranks))
     waiting = tuple(sorted(rank for rank in here.keys() - ranks if here[rank].state != "ended"))
     call = here[waiting[0]] if waiting else next(iter(here.values()))
-    other = here[min(ranks)] if blame is Blame.DIFFERS else None
-    hang = Hang(
-        blame,
-        tuple(sorted(ranks)),
-        waiting,
-        call.op,
-        call.bytes,
-        group,
-        other.op if other is not None else "",
-        other.bytes if other is not None else None,
-        _at(tuple(sorted(ranks)), stalled),
-    )
+    other = (here[blamed[0]].op, here[blamed[0]].bytes) if blame is Blame.DIFFERS else ("", None)
+    stacks = (stalled[rank].stack for rank in blamed if rank in stalled)
+    at = next((stack[0] for stack in stacks if stack), "")
+    hang = Hang(blame, blamed, waiting, call.op, call.bytes, group, *other, at)
     return min(each.at_ns for each in here.values()), hang
-
-
-def _at(ranks: tuple[int, ...], stalled: Mapping[int, RankStalled]) -> str:
-    stacks = (stalled[rank].stack for rank in ranks if rank in stalled)
-    return next((stack[0] for stack in stacks if stack), "")
-
-
-def _lines(stalled: Mapping[int, RankStalled]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    by_line: dict[str, tuple[int, ...]] = {}
-    for rank, each in sorted(stalled.items()):
-        if each.stack:
-            by_line[each.stack[0]] = (*by_line.get(each.stack[0], ()), rank)
-    return tuple(sorted(((ranks, line) for line, ranks in by_line.items()), key=lambda each: len(each[0])))

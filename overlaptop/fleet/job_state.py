@@ -1,22 +1,24 @@
 """JobState: builds the state of a running job from its messages. Pure: no I/O, no threads."""
 
+import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.commands import CommandBook
+from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.knobs import job_knobs
-from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
-from overlaptop.fleet.timelines import Timelines
+from overlaptop.fleet.nodes import best_connection, out_of_reach
+from overlaptop.fleet.rank_state import SHIFTED_NS, RankState
+from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, nic_traffic_of, traffic_of
-from overlaptop.fleet.trouble import is_stale
+from overlaptop.fleet.traffic import nic_traffic_of, traffic_of
 from overlaptop.fleet.wait_breakdown import WaitBreakdown
-from overlaptop.fleet.window import MOST_HISTORY_STEPS, evidence_steps, history_steps
+from overlaptop.hub.executions import CommandProgress
 from overlaptop.wire.bounds import MAX_RANKS
-from overlaptop.wire.commands import Command, CommandOutcome
+from overlaptop.wire.commands import ENDED, SENT, SILENT, TRIAL, Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
@@ -35,311 +37,311 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.schema import Message
 
-RECENT_DETAILS = 8
 MAX_TIMELINE_BYTES = 64 << 20
 """Of all ranks together: as much as the compared ranks may have."""
 MAX_NOTICES = 200
-MAX_FRESH = MOST_HISTORY_STEPS
-"""Steps, and samples of GPUs, held until the next snapshot. Any beyond are dropped and counted."""
-MAX_NODE_RANKS = 256
-"""Ranks of one node of several, which may run other software. Ended ranks are dropped first."""
-SHIFTED_NS = 1_000_000_000
-"""Tolerance for a message's time when the hub's history is sent again: the clock of another host is known
-better by then. A process that takes a rank's place needs longer to start."""
-MAX_STACKS = 30
-"""StackSamples kept of a rank, one a second."""
-MAX_SAMPLES = 128
-"""Samples kept of a rank's GPU: LONGEST_WINDOW_S at two a second."""
 
 
-class _Rank:
-    """One rank's state between snapshots, and where it runs."""
+@dataclass(slots=True)
+class _Command:
+    """A command and its outcome, which may come in any order, and repeatedly."""
 
-    def __init__(self, rank: int, node: str) -> None:
-        self.known = RankView(rank, node=node)
-        """Its view without the fields that follow from its steps and samples."""
-        self.arrived_ns = 0
-        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
-        self.traffic_due = False
-        self._sample_history: tuple[DeviceSample, ...] | None = ()
-        self._begin_steps()
+    command: Command | None = None
+    outcome: CommandOutcome | None = None
+    """Newest outcome from the hub. None before the first."""
+    live: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Overlap and number of the steps just before, by rank."""
+    view: CommandView | None = None
+    """View of `outcome`, until a newer one comes."""
 
-    def _begin_steps(self) -> None:
-        self.steps: deque[StepTotals] = deque()
-        self.older: deque[StepTotals] = deque()
-        """Measured steps that no longer fit into `steps`."""
-        self.measured: StepTotals | None = None
-        self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
-        self.timelines = Timelines()
-        self.stacks: deque[StackSamples] = deque(maxlen=MAX_STACKS)
-        self.longest_step_ns = 0
-        self.disturbed_step = -1
-        self.window = StepWindow()
-        self._step_history: tuple[StepTotals, ...] | None = ()
-        self._older_history: tuple[StepTotals, ...] = ()
 
-    def learn(self, **facts: object) -> None:
-        """Set these fields of its view."""
-        self.known = replace(self.known, **facts)
+@dataclass(slots=True)
+class Hub:
+    """One hub: its connection, and what it says of its ranks."""
 
-    @property
-    def nic(self) -> tuple[str, str] | None:
-        """Host and name of its adapter; None if not known, or if the job has no other nodes."""
-        info, name = self.known.info, self.known.numa.nic if self.known.numa is not None else ""
-        if info is None or not name or (info.local_world_size or info.world_size) == info.world_size:
-            return None
-        return info.host, name
-
-    def add(self, step: StepTotals, ranks: int) -> bool:
-        """Add a step unless it is known, as from a hub's history. ``ranks`` share the steps kept."""
-        if self.steps and step.step <= (last := self.steps[-1]).step:
-            if step.start_ns < last.start_ns + SHIFTED_NS:
-                return False
-            self._begin_steps()  # the rank restarted and counts from 0 again
-        if self.steps:
-            self.longest_step_ns = max(self.longest_step_ns, step.step_ns)
-        if step.disturbed:
-            self.disturbed_step = step.step
-        self.steps.append(step)
-        while len(self.steps) > history_steps(ranks):
-            if (oldest := self.steps.popleft()).measured:
-                self.older.append(oldest)
-        while len(self.older) > evidence_steps(ranks):
-            self.older.popleft()
-        self.window.add(step)
-        if not self.samples:
-            self.traffic_due = True  # otherwise the next sample computes it, soon enough
-        if step.measured:
-            self.measured = step
-        self._step_history = None
-        return True
-
-    def add_sample(self, sample: DeviceSample, replaying: bool) -> bool:
-        """Add a sample of the rank's GPU unless it is already known."""
-        samples = self.samples
-        if samples and sample.at_ns <= samples[-1].at_ns:
-            if replaying:
-                return False
-            samples.clear()  # the clock was set back
-        samples.append(sample)
-        while samples[0].at_ns < sample.at_ns - LONGEST_WINDOW_S * 1e9:
-            samples.popleft()
-        self._sample_history = None
-        self.traffic_due = True
-        return True
-
-    def add_stacks(self, taken: StackSamples, replaying: bool) -> None:
-        """Add one second of stack samples unless they are already known."""
-        if self.stacks and taken.to_ns <= self.stacks[-1].to_ns:
-            if replaying:
-                return
-            self.stacks.clear()  # the clock was set back
-        self.stacks.append(taken)
-
-    def view(self, now_ns: int, *, is_silent: bool) -> RankView:
-        if self._step_history is None:
-            self._step_history, self._older_history = tuple(self.steps), tuple(self.older)
-        if self._sample_history is None:
-            self._sample_history = tuple(self.samples)
-        last = self.steps[-1] if self.steps else None
-        age_s = None if last is None else max(0, now_ns - self.arrived_ns) / 1e9
-        stale = not self.known.ended and age_s is not None and is_stale(age_s, self.steps)
-        return replace(
-            self.known,
-            last=last,
-            measured=self.measured,
-            history=self._step_history,
-            older=self._older_history,
-            detail=self.details[-1] if self.details else None,
-            details=tuple(self.details),
-            timelines=self.timelines.kept,
-            longest_step_ns=self.longest_step_ns,
-            disturbed_step=self.disturbed_step,
-            age_s=age_s,
-            stale=stale,
-            dropped=last.dropped if last else 0,
-            samples=self._sample_history,
-            stacks=tuple(self.stacks),
-            silent=stale and is_silent,
-        )
+    since_ns: int
+    """Unix time of the last change of ``state``."""
+    state: HubState = HubState.WAITING
+    note: str = ""
+    job: Welcome | None = None
+    job_ended: bool = False
+    """The hub says that every rank has gone."""
+    replaying: bool = False
+    silent: frozenset[int] = frozenset()
+    dropped: int = 0
+    earlier_dropped: int = 0
+    """By the hubs that it replaced."""
+    frames_dropped: int = 0
+    """Frames lost on its connection."""
 
 
 class JobState:
-    """The state of one job. ``apply`` each message in order, then take a ``snapshot``.
+    """The state of one job, on one node or several. ``apply`` each message in order, then take a
+    ``snapshot``.
 
     ``clock_ns`` returns Unix time. A Welcome from another job empties the JobState. A Welcome from the same
-    job, sent by a hub that replaced a dead one, keeps the state.
+    job, sent by a hub that replaced a dead one, keeps the state. ``node``: the one of several nodes that a
+    message comes from.
     """
 
-    def __init__(self, clock_ns: Callable[[], int] = time.time_ns, node: str = "") -> None:
-        """``node``: the one of several nodes that all messages come from. The Snapshots then hold only this
-        node's ranks, and neither totals nor knobs, which need all nodes.
-        """
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
-        self._node = node
-        self._job: Welcome | None = None
+        self._job = ""
         self._world_size = 0
-        self._ranks: dict[int, _Rank] = {}
+        self._hubs: dict[str, Hub] = {}
+        self._away: frozenset[str] = frozenset()
+        """Nodes that were not live in the last Snapshot."""
+        self._ranks: dict[int, RankState] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
-        self._commands = CommandBook()
+        self._commands: dict[str, dict[str, _Command]] = {}
+        """By id and node."""
+        self._merged: dict[str, tuple[object, CommandView]] = {}
+        """By id: its parts, and the view of all nodes together."""
+        self._old_commands: deque[str] = deque(maxlen=MAX_COMMANDS)
+        """Ids of commands to processes that have gone. A hub may publish them again."""
         self._breakdown = WaitBreakdown()
-        self._fresh: deque[StepTotals] = deque()
-        self._fresh_samples: deque[DeviceSample] = deque()
-        self._by_gpu: dict[str, list[_Rank]] | None = None
+        self._fresh: list[StepTotals] = []
+        self._fresh_samples: list[DeviceSample] = []
+        self._by_gpu: dict[str, list[RankState]] | None = None
         """Running ranks by the UUID of their GPU. None: look them up again."""
-        self._unread = 0
-        self._hub_dropped = self._earlier_hubs_dropped = 0
-        self._hub_state = HubState.WAITING
-        self._hub_since_ns = clock_ns()
-        self._hub_note = ""
-        self._frames_dropped = 0
-        self._replaying = False
-        self._silent: frozenset[int] = frozenset()
-        self.job_ended = False
-        """The hub says that every rank has gone."""
 
-    @property
-    def every_rank_ended(self) -> bool:
-        seen = [rank for rank in self._ranks.values() if rank.known.info is not None or rank.steps]
+    def hub(self, node: str = "") -> Hub:
+        if node not in self._hubs:
+            self._hubs[node] = Hub(self._clock_ns())
+        return self._hubs[node]
+
+    def every_rank_ended(self, node: str = "") -> bool:
+        seen = [rank for rank in self._of_node(node) if rank.known.info is not None or rank.steps]
         return bool(seen) and all(rank.known.ended for rank in seen)
 
-    @property
-    def any_rank_failed(self) -> bool:
-        ends = (rank.known.end for rank in self._ranks.values())
-        return any(end is not None and end.failed for end in ends)
+    def any_rank_failed(self, node: str = "") -> bool:
+        return any(rank.known.end is not None and rank.known.end.failed for rank in self._of_node(node))
 
-    def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
+    def _of_node(self, node: str) -> list[RankState]:
+        return [rank for rank in self._ranks.values() if rank.known.node == node]
+
+    def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0, node: str = "") -> None:
         """Set the connection's state, its reason, and the frames lost on it since the start."""
-        if state is not self._hub_state:
-            self._hub_state, self._hub_since_ns = state, self._clock_ns()
-        self._hub_note = note
-        self._frames_dropped = dropped
+        hub = self.hub(node)
+        if state is not hub.state:
+            hub.state, hub.since_ns = state, self._clock_ns()
+        hub.note, hub.frames_dropped = note, dropped
 
-    def apply(self, message: Message) -> None:
+    def apply(self, message: Message, node: str = "") -> None:
         """Add one message. Messages that are not for dashboards are ignored."""
+        hub = self.hub(node)
         match message:
             case StepTotals():
-                self._add_step(message)
+                if (rank := self._rank(message.rank, node)) is not None:
+                    self._add_step(rank, message, hub)
             case StepDetail():
-                if (rank := self._rank(message.rank)) is not None:
-                    rank.details.append(message)
-                    rank.timelines.add(message)
+                if (rank := self._rank(message.rank, node)) is not None:
+                    rank.add_detail(message)
                     self._bound_timelines()
             case RankInfo():
-                self._meet(message)
+                if (rank := self._rank(message.rank, node)) is not None:
+                    self._meet(rank, message)
             case Notice():
-                if not any(_is_same(message, known) for known in self._notices):
+                text, at_ns = (message.rank, message.level, message.text), message.at_ns
+                alike = (each for each in self._notices if (each.rank, each.level, each.text) == text)
+                if all(abs(at_ns - each.at_ns) >= SHIFTED_NS for each in alike):
                     self._notices.append(message)
             case Command():
-                self._commands.add(message)
+                # The hub sends it a second time, with the hub's time.
+                if (known := self._command(message.id, node)) is not None:
+                    known.command, known.view = message, None
             case CommandOutcome():
-                self._commands.take(message, self._steps_of)
+                self._take_outcome(message, node)
             case RankEnd():
-                if (rank := self._rank(message.rank)) is not None:
+                if (rank := self._rank(message.rank, node)) is not None:
                     rank.learn(end=message)
                     self._by_gpu = None
             case DeviceSample():
-                self._add_sample(message)
+                rank = self._rank(message.rank, node)
+                if rank is not None and rank.add_sample(message, hub.replaying):
+                    self._fresh_samples.append(message)
             case _ if isinstance(message, Facts):
-                if (rank := self._rank(message.rank)) is not None:
-                    self._learn(rank, message)
+                if (rank := self._rank(message.rank, node)) is not None:
+                    self._learn(rank, message, hub)
             case HubStatus():
-                self._replaying = False
-                self._hub_dropped = message.dropped
-                self._silent = frozenset(message.silent_ranks)
-                self.job_ended = message.job_ended
+                hub.replaying, hub.dropped, hub.job_ended = False, message.dropped, message.job_ended
+                hub.silent = frozenset(message.silent_ranks)
             case Welcome():
-                self._welcome(message)
+                self._welcome(message, hub)
 
-    def snapshot(self) -> Snapshot:
-        """Return the present state. Each step and sample appears once as ``fresh`` or ``fresh_samples``."""
+    def snapshot(self, nodes: Sequence[NodeView] = (), waiting: str = "") -> Snapshot:
+        """Return the present state. Each step and sample appears once as ``fresh`` or ``fresh_samples``.
+
+        ``nodes``: those of a job on several, without their ranks. ``waiting``: the connection's note while
+        no node knows a job.
+        """
         now_ns = self._clock_ns()
-        alone = not self._node
-        job = self._grown_job()
-        self._world_size = job.world_size if job is not None else 0
-        announced = range(min(job.world_size, MAX_RANKS)) if job and alone else range(0)
-        for number in announced:
-            self._rank(number)
         self._refresh_traffic()
-        silent = self._silent if self._hub_state is HubState.LIVE else ()
-        views = tuple(
-            self._ranks[number].view(now_ns, is_silent=number in silent) for number in sorted(self._ranks)
-        )
-        lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
-        fresh = tuple(self._fresh)
-        self._fresh.clear()
-        fresh_samples = tuple(self._fresh_samples)
-        self._fresh_samples.clear()
+        on_node: dict[str, list[int]] = {}
+        for number, rank in sorted(self._ranks.items()) if nodes else ():
+            if rank.known.info is not None or rank.steps:
+                on_node.setdefault(rank.known.node, []).append(number)
+        nodes = tuple(dataclasses.replace(node, ranks=tuple(on_node.get(node.name, ()))) for node in nodes)
+        self._away = frozenset(node.name for node in nodes if node.hub_state is not HubState.LIVE)
+        lost = {rank for node in nodes if node.lost for rank in node.ranks}
+        views = {number: self._view(rank, now_ns, lost) for number, rank in self._ranks.items()}
+        hubs = [self.hub(node.name) for node in nodes] or [self.hub()]
+        job = self._described(hubs)
+        for number in range(min(job.world_size, MAX_RANKS)) if job is not None else ():
+            views.setdefault(number, RankView(number))
+        ranks = tuple(views[number] for number in sorted(views))
+        knobs = job_knobs((view.info, view.knobs) for view in ranks if not view.ended)
+        if nodes and job is not None and (why := out_of_reach("change", nodes, ranks)):
+            knobs = tuple(dataclasses.replace(knob, refusal=knob.refusal or why) for knob in knobs)
+        connection = hubs[0].state, hubs[0].since_ns, hubs[0].note
+        replaying, notices = hubs[0].replaying, tuple(self._notices)
+        if nodes:
+            notices = tuple(sorted(notices, key=lambda notice: notice.at_ns))
+            with_job = [node for node, hub in zip(nodes, hubs, strict=True) if node.ranks or hub.job]
+            connection = best_connection(nodes, with_job, waiting, now_ns)
+            # Nothing more comes over a lost connection; the node's state shows that.
+            heard = (node for node in nodes if node.hub_state in (HubState.LIVE, HubState.STALE))
+            replaying = any(self.hub(node.name).replaying for node in heard)
+        dropped = sum(hub.earlier_dropped + hub.dropped + hub.frames_dropped for hub in hubs)
+        fresh, fresh_samples = self._fresh, self._fresh_samples
+        self._fresh, self._fresh_samples = [], []
         snapshot = Snapshot(
-            at_ns=now_ns,
-            hub_state=self._hub_state,
-            hub_since_ns=self._hub_since_ns,
-            hub_note=self._hub_note,
+            now_ns,
+            *connection,
             job=job,
-            ranks=views,
-            totals=total((), lost + sum(view.dropped for view in views)),
-            notices=tuple(self._notices),
-            fresh=fresh,
-            commands=self._commands.views(
-                (view.rank for view in views if view.info is not None and not view.ended),
-                now_ns,
-                over=self._hub_state is HubState.ENDED,
-            ),
-            knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
-            fresh_samples=fresh_samples,
-            replaying=self._replaying,
+            ranks=ranks,
+            totals=total((), dropped + sum(view.dropped for view in ranks)),
+            notices=notices,
+            fresh=tuple(fresh),
+            commands=self._command_views(nodes, now_ns),
+            knobs=knobs,
+            fresh_samples=tuple(fresh_samples),
+            nodes=nodes,
+            replaying=replaying,
         )
-        return self._breakdown.break_down(snapshot) if alone else snapshot
+        return self._breakdown.break_down(snapshot)
 
-    def _grown_job(self) -> Welcome | None:
-        """Return the job with as many ranks as they report: the hub may only know the launcher's number."""
-        running = [rank.known.info for rank in self._ranks.values() if not rank.known.ended]
-        largest = max((info.world_size for info in running if info is not None), default=0)
-        if self._job is None or largest <= self._job.world_size:
-            return self._job
-        return replace(self._job, world_size=largest)
+    def _view(self, rank: RankState, now_ns: int, lost: Collection[int]) -> RankView:
+        number, hub = rank.known.rank, self.hub(rank.known.node)
+        view = rank.view(now_ns, is_silent=hub.state is HubState.LIVE and number in hub.silent)
+        return replace(view, node_lost=True) if number in lost else view
 
-    def _rank(self, number: int) -> _Rank | None:
-        if not 0 <= number < MAX_RANKS:
+    def _described(self, hubs: Sequence[Hub]) -> Welcome | None:
+        """Return the first hub's description of the job, with the earliest start and the most ranks: a hub
+        may only know the launcher's number.
+        """
+        jobs = [hub.job for hub in hubs if hub.job is not None]
+        if not jobs:
             return None
-        if number not in self._ranks:
-            if self._node and len(self._ranks) >= MAX_NODE_RANKS:
-                ended = next((rank for rank in self._ranks.values() if rank.known.ended), None)
-                if ended is None:
-                    return None
-                del self._ranks[ended.known.rank]
-                self._commands.forget(ended.known.rank)
-                self._by_gpu = None
-            self._ranks[number] = _Rank(number, self._node)
-        return self._ranks[number]
+        infos = (rank.known.info for rank in self._ranks.values() if not rank.known.ended)
+        sizes = (info.world_size for info in infos if info is not None)
+        self._world_size = max((*(job.world_size for job in jobs), *sizes))
+        started_ns = min(job.started_ns for job in jobs)
+        return replace(jobs[0], world_size=self._world_size, started_ns=started_ns)
 
-    def _steps_of(self, number: int) -> Sequence[StepTotals]:
+    def _rank(self, number: int, node: str) -> RankState | None:
+        """Return the rank. None if it is received from another node (a host with two names), which keeps it
+        until it is lost.
+        """
+        if number not in self._ranks and 0 <= number < MAX_RANKS:
+            self._ranks[number] = RankState(number, node)
         rank = self._ranks.get(number)
-        return rank.steps if rank is not None else ()
+        if rank is not None and rank.known.node != node:
+            if rank.known.node not in self._away and not rank.known.ended:
+                return None
+            rank.learn(node=node)
+        return rank
 
-    def _add_step(self, step: StepTotals) -> None:
-        rank = self._rank(step.rank)
-        if rank is None or not rank.add(step, max(len(self._ranks), self._world_size)):
+    def _command(self, key: str, node: str) -> _Command | None:
+        """Return the command with this id, a new one if need be. None if its processes have gone."""
+        if key in self._old_commands:
+            return None
+        if key not in self._commands:
+            if len(self._commands) >= MAX_COMMANDS:
+                trials = (
+                    each
+                    for each, parts in self._commands.items()
+                    if any(part.command and part.command.name == TRIAL for part in parts.values())
+                )
+                del self._commands[next(trials, next(iter(self._commands)))]
+            self._commands[key] = {}
+        return self._commands[key].setdefault(node, _Command())
+
+    def _take_outcome(self, outcome: CommandOutcome, node: str) -> None:
+        if (known := self._command(outcome.command, node)) is None:
+            return
+        known.outcome, known.view = outcome, None
+        for each in outcome.ranks if outcome.step is not None else ():
+            # Steps arrive a little late, and old ones are dropped: keep the look that saw the most steps.
+            rank = self._ranks.get(each.rank)
+            found = rank.live_overlap(outcome.step or 0) if rank is not None else None
+            if found is not None and found[1] >= known.live.get(each.rank, (0.0, 1))[1]:
+                known.live[each.rank] = found
+
+    def _command_views(self, nodes: Sequence[NodeView], now_ns: int) -> tuple[CommandView, ...]:
+        """Return all commands, oldest first."""
+        unreachable = {
+            rank: f"rank {rank} is on {node.name}, which cannot be reached"
+            for node in nodes
+            if node.lost and now_ns - node.since_ns > UNANSWERED_NS
+            for rank in node.ranks
+        }
+        found = []
+        for key, parts in self._commands.items():
+            views = [
+                self._view_of(part, part.command, node, now_ns)
+                for node, part in parts.items()
+                if part.command is not None
+            ]
+            inputs = unreachable, views
+            if not nodes:
+                found += views
+            elif views:
+                # Equal values are usually the same objects here, so the comparison is fast.
+                if key not in self._merged or self._merged[key][0] != inputs:
+                    self._merged[key] = inputs, together(views, unreachable)
+                found.append(self._merged[key][1])
+        self._merged = {key: held for key, held in self._merged.items() if key in self._commands}
+        # A command sent from here may be known before the hub's history of earlier ones arrives.
+        return tuple(sorted(found, key=lambda view: view.at_ns))
+
+    def _view_of(self, known: _Command, command: Command, node: str, now_ns: int) -> CommandView:
+        outcome = known.outcome
+        if outcome is None:
+            known_there = [rank.known for rank in self._of_node(node) if rank.known.info is not None]
+            running = sorted(view.rank for view in known_there if not view.ended)
+            execution = CommandProgress.begin(command, running)
+            if now_ns - command.at_ns <= UNANSWERED_NS:
+                return CommandView.of(command, execution.unanswered(), {})
+            execution.lose_all(SILENT)
+            return CommandView.of(command, execution.outcome(), {})
+        if self.hub(node).state is HubState.ENDED and not outcome.done:  # nothing more will be published
+            execution = CommandProgress.resume(command, outcome)
+            execution.lose_all(ENDED)
+            return CommandView.of(command, execution.outcome(), known.live)
+        if known.view is None:
+            known.view = CommandView.of(command, outcome, known.live)
+        return known.view
+
+    def _forget_commands(self, rank: int) -> None:
+        """Drop the commands that this rank reported on: another process has taken its place."""
+        for key, parts in list(self._commands.items()):
+            outcomes = [part.outcome for part in parts.values() if part.outcome is not None]
+            reported = (each for outcome in outcomes for each in outcome.ranks if each.reported != SENT)
+            if any(each.rank == rank for each in reported):
+                del self._commands[key]
+                self._old_commands.append(key)
+
+    def _add_step(self, rank: RankState, step: StepTotals, hub: Hub) -> None:
+        if not rank.add(step, max(len(self._ranks), self._world_size)):
             return
         now_ns = self._clock_ns()
         # History is older than its arrival. A hanging job must not look alive for a moment because somebody
         # has just opened a dashboard.
-        rank.arrived_ns = min(now_ns, step.start_ns + step.step_ns) if self._replaying else now_ns
-        if len(self._fresh) >= MAX_FRESH:
-            self._fresh.popleft()
-            self._unread += 1
+        rank.arrived_ns = min(now_ns, step.start_ns + step.step_ns) if hub.replaying else now_ns
         self._fresh.append(step)
 
-    def _add_sample(self, sample: DeviceSample) -> None:
-        rank = self._rank(sample.rank)
-        if rank is None or not rank.add_sample(sample, self._replaying):
-            return
-        if len(self._fresh_samples) >= MAX_FRESH:
-            self._fresh_samples.popleft()
-            self._unread += 1
-        self._fresh_samples.append(sample)
-
-    def _learn(self, rank: _Rank, facts: Facts) -> None:
+    def _learn(self, rank: RankState, facts: Facts, hub: Hub) -> None:
         match facts:
             case MachineFacts():
                 rank.learn(machine=facts)
@@ -360,7 +362,7 @@ class JobState:
             case RankStalled():
                 rank.learn(stalled=facts if facts.hung or facts.stack else None)
             case StackSamples():
-                rank.add_stacks(facts, self._replaying)
+                rank.add_stacks(facts, hub.replaying)
 
     def _refresh_traffic(self) -> None:
         due = [rank for rank in self._ranks.values() if rank.traffic_due]
@@ -370,7 +372,7 @@ class JobState:
                 if not rank.known.ended and rank.known.gpu_uuid:
                     self._by_gpu.setdefault(rank.known.gpu_uuid, []).append(rank)
         by_gpu = self._by_gpu or {}
-        by_nic: dict[tuple[str, str] | None, list[_Rank]] = {}
+        by_nic: dict[tuple[str, str] | None, list[RankState]] = {}
         for rank in self._ranks.values() if due else ():
             if rank.nic is not None and not rank.known.ended:
                 by_nic.setdefault(rank.nic, []).append(rank)
@@ -391,41 +393,25 @@ class JobState:
 
     def _bound_timelines(self) -> None:
         """Drop the oldest timelines beyond MAX_TIMELINE_BYTES, which ranks may have that were compared."""
-        kept = [rank.timelines for rank in self._ranks.values() if rank.timelines.size_bytes]
-        while sum(each.size_bytes for each in kept) > MAX_TIMELINE_BYTES:
-            oldest = min((each for each in kept if each.size_bytes), key=lambda each: each.oldest_step)
-            oldest.drop_oldest()
+        kept = [rank for rank in self._ranks.values() if rank.timelines]
+        while sum(rank.timeline_bytes for rank in kept) > MAX_TIMELINE_BYTES:
+            oldest = (rank for rank in kept if rank.timelines)
+            min(oldest, key=lambda rank: rank.timelines[0].step).drop_timeline()
 
-    def _meet(self, info: RankInfo) -> None:
-        rank = self._rank(info.rank)
-        if rank is None:
-            return
+    def _meet(self, rank: RankState, info: RankInfo) -> None:
         if rank.known.info is not None and rank.known.info.pid != info.pid:
             # Another process has taken its place.
-            rank = self._ranks[info.rank] = _Rank(info.rank, self._node)
-            self._commands.forget(info.rank)
+            rank = self._ranks[info.rank] = RankState(info.rank, rank.known.node)
+            self._forget_commands(info.rank)
         rank.learn(info=info, end=None)
         self._by_gpu = None
 
-    def _welcome(self, welcome: Welcome) -> None:
-        if self._job is not None and self._job.job != welcome.job:
-            self._ranks.clear()
-            self._notices.clear()
-            self._commands.clear()
+    def _welcome(self, welcome: Welcome, hub: Hub) -> None:
+        if self._job not in ("", welcome.job):
+            for held in (self._ranks, self._notices, self._commands, self._old_commands):
+                held.clear()
+            self._fresh, self._fresh_samples, self._by_gpu = [], [], None
             self._breakdown = WaitBreakdown()
-            self._fresh.clear()
-            self._fresh_samples.clear()
-            self._by_gpu = None
-        self._earlier_hubs_dropped += self._hub_dropped
-        self._hub_dropped = 0
-        self._job = welcome
-        self._silent = frozenset()
-        self._replaying = True
-        self.job_ended = False
-
-
-def _is_same(notice: Notice, known: Notice) -> bool:
-    """Whether both are the same notice, received twice."""
-    if (notice.rank, notice.level, notice.text) != (known.rank, known.level, known.text):
-        return False
-    return abs(notice.at_ns - known.at_ns) < SHIFTED_NS
+        self._job, hub.job = welcome.job, welcome
+        hub.earlier_dropped, hub.dropped = hub.earlier_dropped + hub.dropped, 0
+        hub.silent, hub.replaying, hub.job_ended = frozenset(), True, False

@@ -17,9 +17,8 @@ _MOST_ASKED = 64
 
 
 def in_step(snapshot: Snapshot, number: int) -> Snapshot:
-    """Return the ranks, the job's figures and the waiting in this step.
-
-    A rank that does not know the step has neither figures nor a timeline.
+    """Return the ranks, the job's figures and the waiting in this step. A rank that does not know the step
+    has neither figures nor a timeline.
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
     alone = break_down_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
@@ -68,7 +67,9 @@ def slowest_step(snapshot: Snapshot) -> int | None:
     """
     ranks = snapshot.ranks[:_MOST_ASKED]
     # A trace has timelines of all its steps, but the Snapshot has only the chosen one.
-    drawn = set[int]() if snapshot.hub_state is HubState.TRACE else _steps_with_timelines(ranks)
+    kept = [{each.step for each in view.timelines} for view in ranks if view.timelines]
+    is_trace = snapshot.hub_state is HubState.TRACE
+    drawn = set[int]() if is_trace or not kept else set.intersection(*kept) or set.union(*kept)
     lengths_ns: dict[int, list[int]] = {}
     for view in ranks:
         for step in kept_steps(view):
@@ -79,7 +80,13 @@ def slowest_step(snapshot: Snapshot) -> int | None:
 
 def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ...]:
     """Return the ranks, each with its timeline of this step only."""
-    found = [(view, _timeline(view, number)) for view in views]
+
+    def timeline(view: RankView) -> StepDetail | None:
+        newest = (each for each in reversed(view.details) if each.step == number)
+        kept = (each.unpack() for each in reversed(view.timelines) if each.step == number)
+        return next(newest, None) or next(kept, None)
+
+    found = [(view, timeline(view)) for view in views]
     return tuple(
         structs.replace(view, detail=detail, details=(detail,) if detail is not None else ())
         for view, detail in found
@@ -88,18 +95,13 @@ def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ..
 
 def _in_step(view: RankView, number: int) -> RankView:
     step = step_of(view, number)
+    view = structs.replace(view, last=step, measured=None, mean=None, traffic=None, nic_traffic=None)
     if step is None:
-        return structs.replace(
-            view, last=None, measured=None, mean=None, samples=(), traffic=None, nic_traffic=None
-        )
+        return structs.replace(view, samples=())
     return structs.replace(
         view,
-        last=step,
         measured=step if step.measured else None,
-        mean=None,
         samples=tuple(each for each in view.samples if each.at_ns <= step.start_ns + step.step_ns),
-        traffic=None,
-        nic_traffic=None,
         # A rank that made this step was running then, whatever happened later.
         stale=False,
         silent=False,
@@ -107,15 +109,3 @@ def _in_step(view: RankView, number: int) -> RankView:
         end=None,
         stalled=None,
     )
-
-
-def _steps_with_timelines(ranks: Sequence[RankView]) -> set[int]:
-    """Return the steps with timelines from all ranks that have any, or else from some ranks."""
-    kept = [{each.step for each in view.timelines} for view in ranks if view.timelines]
-    return (set.intersection(*kept) or set.union(*kept)) if kept else set()
-
-
-def _timeline(view: RankView, number: int) -> StepDetail | None:
-    newest = (each for each in reversed(view.details) if each.step == number)
-    kept = (each.unpack() for each in reversed(view.timelines) if each.step == number)
-    return next(newest, None) or next(kept, None)

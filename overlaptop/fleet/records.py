@@ -32,9 +32,8 @@ BOUNDS = {
 def step_record(
     job: str, info: RankInfo | None, totals: StepTotals, waits: StepWaits | None = None
 ) -> StepRecord:
-    """Return the record of one step. `waits`: of that step, if known.
-
-    If compute is an upper bound, gaps between kernels are invisible, so idle is not known.
+    """Return the record of one step. `waits`: of that step, if known. If compute is an upper bound, gaps
+    between kernels are invisible, so idle is not known.
     """
     exact = info.compute_exact if info else None
     waited = _waits(totals.rank, waits)
@@ -65,32 +64,31 @@ def _waits(rank: int, waits: StepWaits | None) -> dict[str, int | None]:
     an exposed part if none of the exposed communication is.
     """
     times = waits.times.get(rank) if waits is not None else None
-    known = times is not None and times.known
-    exposed_known = times is not None and times.exposed_known
+    known = times if times is not None and times.known else None
+    exposed = times if times is not None and times.exposed_known else None
     return {
-        "wait_ns": times.wait_ns if times and known else None,
-        "transfer_ns": times.transfer_ns if times and known else None,
-        "not_attributed_ns": times.not_attributed_ns if times else None,
-        "exposed_wait_ns": times.exposed_wait_ns if times and exposed_known else None,
-        "exposed_transfer_ns": times.exposed_transfer_ns if times and exposed_known else None,
+        "wait_ns": known and known.wait_ns,
+        "transfer_ns": known and known.transfer_ns,
+        "not_attributed_ns": times and times.not_attributed_ns,
+        "exposed_wait_ns": exposed and exposed.exposed_wait_ns,
+        "exposed_transfer_ns": exposed and exposed.exposed_transfer_ns,
         "late_rank": waits.late_rank(rank) if waits and known else None,
     }
 
 
 def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord:
-    ranks = [part.rank for part in each.parts]
     return CollectiveRecord(
         job=job,
         step=step,
         op=each.op,
         group=each.group,
         bytes=each.bytes,
-        start_ns=min(part.start_ns for part in each.parts),
+        start_ns=each.first_start_ns,
         last_start_ns=each.last_start_ns,
-        end_ns=max(part.end_ns for part in each.parts),
-        ranks=ranks,
-        wait_ns=[each.wait_ns(rank) for rank in ranks],
-        transfer_ns=[each.transfer_ns(rank) for rank in ranks],
+        end_ns=each.last_end_ns,
+        ranks=list(each.ranks),
+        wait_ns=[each.wait_ns(rank) for rank in each.ranks],
+        transfer_ns=[each.transfer_ns(rank) for rank in each.ranks],
         late_rank=each.late_rank,
         least_transfer_ns=None if each.not_attributed else each.least_transfer_ns,
         residual_ns=each.residual_ns,
@@ -101,9 +99,8 @@ def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord
 
 
 def device_record(job: str, view: RankView, sample: DeviceSample | None) -> DeviceRecord:
-    """Return the record of the devices that one rank uses.
-
-    `sample` is the rank's, or None if nothing samples it: a rank without a GPU still has its CPUs.
+    """Return the record of the devices that one rank uses. `sample` is the rank's, or None if nothing
+    samples it: a rank without a GPU still has its CPUs.
     """
     device, numa = view.device, view.numa
     # Traffic accounted to collectives is known only for now, not for each sample of a hub's history.

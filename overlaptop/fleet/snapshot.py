@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.timelines import KeptTimeline
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
@@ -30,6 +30,7 @@ from overlaptop.wire.messages import (
 
 WHOLE_TRACE = -1
 """Step number that stands for a whole trace."""
+_unpack = msgspec.msgpack.Decoder(StepDetail).decode
 
 
 class Window(Enum):
@@ -56,6 +57,16 @@ class HubState(Enum):
     """No connection: a finished job, read from files."""
 
 
+class KeptTimeline(NamedTuple):
+    """Packed timeline of one step."""
+
+    step: int
+    packed: bytes
+
+    def unpack(self) -> StepDetail:
+        return _unpack(self.packed)
+
+
 class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass takes long to replace
     """The present state of one rank."""
 
@@ -73,7 +84,7 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     """No step has arrived for much longer than this rank's steps take."""
     dropped: int = 0
     details: tuple[StepDetail, ...] = ()
-    """The last few timelines, oldest first. Several may arrive together."""
+    """The last few timelines, oldest first."""
     timelines: tuple[KeptTimeline, ...] = ()
     """Timelines of the steps that a user can go back to, oldest first."""
     machine: MachineFacts | None = None
@@ -84,11 +95,9 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     knobs: tuple[Knob, ...] = ()
     gradients: GradientFacts | None = None
     own_cost: OwnCost | None = None
-    """Overhead of its agent. None while unknown."""
     environment: EnvironmentFacts | None = None
-    """The relevant environment variables that it has. None while unknown."""
     traffic: Traffic | None = None
-    """Bytes over its links, beside the bytes of its collectives. None while unknown."""
+    """Bytes over its links, beside the bytes of its collectives."""
     nic_traffic: Traffic | None = None
     """Bytes over the adapter nearest to its GPU, if the job has other nodes."""
     node: str = ""
@@ -102,8 +111,6 @@ class RankView(msgspec.Struct, frozen=True):  # a job has thousands; a dataclass
     """Where its agent says that it is stuck, or is before its first step. None while steps go on."""
     stacks: tuple[StackSamples, ...] = ()
     """Lines of the script that its training thread executed in the last seconds, oldest first."""
-    without_agent: bool = False
-    """It trains on another rank's host, and has never sent a message."""
     waits: WaitTimes | None = None
     """Wait/transfer breakdown of ``measured``. None if not known."""
     older: tuple[StepTotals, ...] = ()
@@ -157,7 +164,6 @@ class NodeView:
     """``waiting``: not connected yet, or without the job. ``lost``: the connection or the hub has gone."""
     since_ns: int
     note: str
-    """Snapshot.hub_note of this host."""
     ranks: tuple[int, ...] = ()
     """The job's ranks that are, or were, on this host."""
     offset_ns: int | None = None
@@ -165,7 +171,6 @@ class NodeView:
     residual_ns: int | None = None
     """Possible error of ``offset_ns``."""
     bytes_per_s: float | None = None
-    """Bytes a second that arrive over the connection."""
     detail: str = ""
     """Output of the command that makes the connection."""
     readonly: bool = False
@@ -243,12 +248,11 @@ class Snapshot:
     totals: Totals
     notices: tuple[Notice, ...]
     fresh: tuple[StepTotals, ...]
-    """Steps that arrived since the previous snapshot, in order of arrival."""
+    """Steps that arrived since the previous snapshot, in order of arrival; the same for samples."""
     commands: tuple[CommandView, ...] = ()
-    """The job's commands and their outcomes, newest last, bounded."""
+    """Newest last, bounded."""
     knobs: tuple[JobKnob, ...] = ()
     fresh_samples: tuple[DeviceSample, ...] = ()
-    """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
     nodes: tuple[NodeView, ...] = ()
     """Watched hosts in the order of the command line. Empty if only this machine is watched."""
     replaying: bool = False

@@ -1,15 +1,14 @@
-"""The job's totals over all ranks, and the common step at which ranks are compared."""
+"""The job's totals over all ranks, each rank's means, and the common step at which ranks are compared."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec import structs
 
-from overlaptop.fleet.snapshot import RankView, Totals, Window
+from overlaptop.fleet.snapshot import RankView, Snapshot, Totals, Window
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline import ratios
@@ -20,7 +19,12 @@ from overlaptop.wire.messages import OwnCost, StepTotals
 
 _IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
-WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
+_LANES = (
+    "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
+    "stall_ns", "fused_ns",
+)  # fmt: skip
+_NAMES = (*_LANES, "step_ns", "launch_lead_ns", "host_ns")
+_FIGURES = attrgetter(*_NAMES)
 _MOST_LOOKS, _MOST_READ = 64, 4096
 """Steps looked at for one that all ranks know, and steps read, before each rank uses its newest."""
 
@@ -48,14 +52,13 @@ def total(
     newest_step = (max if all(view.ended for view in counted) else min)(newest, default=None)
     numbers = {view.measured.step for view in counted if view.measured is not None}
     steps = _window(counted, newest_step, window, since)
+    sums = [(each.view, _figures(each.measured)) for each in steps if each.measured]
 
-    sums = [_RankFigures.of(each) for each in steps if each.measured]
-    exact = {view.rank for view in counted if view.info is not None and view.info.compute_exact}
+    def all_ns(name: str) -> list[int]:
+        return list(chain.from_iterable(figures[name] for _, figures in sums))
 
-    def all_ns(figure: str, of: Callable[[_RankFigures], bool] = lambda _rank: True) -> list[int]:
-        return list(chain.from_iterable(getattr(each, figure) for each in sums if of(each)))
-
-    compute_ns, comm_ns, fused_ns = (sum(all_ns(figure)) for figure in ("compute", "comm", "fused"))
+    compute_ns, comm_ns, fused_ns = (sum(all_ns(f"{lane}_ns")) for lane in ("compute", "comm", "fused"))
+    exact = [figures["idle_ns"] for view, figures in sums if view.info and view.info.compute_exact]
     first_step = min((each.measured[0].step for each in steps if each.measured), default=None)
     if window is Window.STEP:
         waits = [view.waits for view in counted if view.measured is not None]
@@ -64,24 +67,27 @@ def total(
         split_here = in_window(step_waits, first_step)
         split = len(split_here)
         waits = [each.times.get(view.rank) for each in split_here for view in counted]
-    leads_ns = [lead_ns for each in sums if (lead_ns := mean_of_known(each.launch_lead)) is not None]
+    attributed = [each for each in waits if each is not None]
+    sums_ns = map(sum, zip(*attributed, strict=True)) if None not in waits else ()
+    mean_ns = [round(each / len(attributed)) for each in sums_ns]
+    leads_ns = [mean_of_known(figures["launch_lead_ns"]) for _, figures in sums]
     return Totals(
         step=newest_step,
         step_ns=mean_of_known(list(chain.from_iterable(each.lengths_ns for each in steps))),
-        overlap=ratios.overlap(sum(all_ns("hidden")), comm_ns),
-        exposed_ns=mean_of_known(all_ns("exposed")),
-        measured_ns=mean_of_known(all_ns("step")),
-        fused_ns=mean_of_known(all_ns("fused")),
-        stall_ns=mean_of_known(all_ns("stall")),
-        idle_ns=mean_of_known(all_ns("idle", lambda each: each.rank in exact)),
-        speedup=ratios.speedup(compute_ns, comm_ns, fused_ns, sum(all_ns("step"))),
+        overlap=ratios.overlap(sum(all_ns("hidden_ns")), comm_ns),
+        exposed_ns=mean_of_known(all_ns("exposed_ns")),
+        measured_ns=mean_of_known(all_ns("step_ns")),
+        fused_ns=mean_of_known(all_ns("fused_ns")),
+        stall_ns=mean_of_known(all_ns("stall_ns")),
+        idle_ns=mean_of_known(chain.from_iterable(exact)),
+        speedup=ratios.speedup(compute_ns, comm_ns, fused_ns, sum(all_ns("step_ns"))),
         attainable=ratios.attainable(compute_ns, comm_ns, fused_ns),
-        launch_lead_ns=min(leads_ns, default=None),
-        launch_bound=tuple(each.rank for each in sums if each.launch_bound),
+        launch_lead_ns=min((lead_ns for lead_ns in leads_ns if lead_ns is not None), default=None),
+        launch_bound=tuple(view.rank for view, figures in sums if _is_launch_bound(figures)),
         dropped=dropped,
         ranks=len(sums),
         measured_step=numbers.pop() if len(numbers) == 1 else None,
-        waits=_mean_waits(waits),
+        waits=WaitTimes(*mean_ns) if mean_ns else None,
         step_waits=split,
         own_cost=middle_cost(counted),
         window=window,
@@ -92,36 +98,59 @@ def total(
     )
 
 
-class _RankFigures(NamedTuple):
-    """Figures of a rank's measured steps in a window: the values of each, in ns."""
-
-    rank: int
-    step: Sequence[int]
-    compute: Sequence[int]
-    comm: Sequence[int]
-    hidden: Sequence[int]
-    exposed: Sequence[int]
-    stall: Sequence[int]
-    fused: Sequence[int]
-    idle: Sequence[int]
-    launch_lead: Sequence[int]
-    host: Sequence[int]
-
-    @classmethod
-    def of(cls, steps: WindowSteps) -> "_RankFigures":
-        columns = zip(*map(_FIGURES, steps.measured), strict=True)
-        known = [
-            [ns for ns in column if ns is not None] if None in column else column for column in columns
-        ]
-        return cls(steps.view.rank, *known)
-
-    @property
-    def launch_bound(self) -> bool:
-        means = map(mean_of_known, (self.launch_lead, self.idle, self.host))
-        return launch_bound(mean_of_known(self.step) or 0, *means) is True
+def with_means(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with each rank's means over the totals' window; without, if that is one step."""
+    ranks, totals = snapshot.ranks, snapshot.totals
+    if totals.window is Window.STEP or totals.step is None:
+        bare = tuple(structs.replace(view, mean=None, mean_waits=None) for view in ranks)
+        return replace(snapshot, ranks=bare)
+    # A rank that ended, or makes no steps, uses its own last ones.
+    together = counted_ranks(ranks)
+    counted = {view.rank for view in together}
+    apart = [[view] for view in ranks if view.last is not None and view.rank not in counted]
+    step_waits = in_window(snapshot.kept_step_waits, totals.first_step)
+    means = {
+        each.view.rank: _with_mean(each, step_waits)
+        for views in (together, *apart)
+        for each in steps_of(views, totals.step, totals.window, snapshot.first_step)
+    }
+    return replace(snapshot, ranks=tuple(means.get(view.rank, view) for view in ranks))
 
 
-_FIGURES = attrgetter(*(f"{name}_ns" for name in _RankFigures._fields[1:]))
+def _with_mean(steps: WindowSteps, step_waits: Sequence[StepWaits]) -> RankView:
+    view, newest = steps.view, steps.view.measured or steps.view.last
+    assert newest is not None, "only ranks with a step are in a window"
+    figures = _figures(steps.measured)
+    lanes = {name: mean_of_known(figures[name]) for name in _LANES if name in figures}
+    step_ns = mean_of_known(steps.lengths_ns) or newest.step_ns
+    mean = structs.replace(newest, step_ns=step_ns, **lanes)
+    waits = [found for each in step_waits if (found := each.times.get(view.rank)) is not None]
+    return structs.replace(view, mean=mean, mean_waits=_share_of(mean, waits))
+
+
+def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:
+    """Divide the mean step's communication in the proportion found in the compared steps."""
+    sums = WaitTimes(*map(sum, zip(*waits, strict=True))) if waits else None
+    if sums is None or not mean.exposed_ns or not sums.exposed_ns:
+        return sums and WaitTimes(*(round(each / len(waits)) for each in sums))
+    scale = mean.exposed_ns / sums.exposed_ns
+    return WaitTimes(*(round(each * scale) for each in sums))
+
+
+def _figures(steps: Sequence[StepTotals]) -> dict[str, Sequence[int]]:
+    """Return the known values of each figure of measured steps; empty without steps."""
+    columns = zip(*map(_FIGURES, steps), strict=True)
+    return {
+        name: [ns for ns in column if ns is not None] if None in column else column
+        for name, column in zip(_NAMES, columns, strict=False)
+    }
+
+
+def _is_launch_bound(figures: dict[str, Sequence[int]]) -> bool:
+    step_ns, *means = (
+        mean_of_known(figures[name]) for name in ("step_ns", "launch_lead_ns", "idle_ns", "host_ns")
+    )
+    return launch_bound(step_ns or 0, *means) is True
 
 
 def _window(
@@ -151,13 +180,6 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
     if step is None:
         return tuple(ranks)
     return tuple(_in_step(view, step) for view in ranks)
-
-
-def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
-    known = [WAITS(each) for each in times if each is not None]
-    if not known or len(known) < len(times):
-        return None
-    return WaitTimes(*(round(sum(each) / len(known)) for each in zip(*known, strict=True)))
 
 
 def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
@@ -190,7 +212,13 @@ def stepping(ranks: Sequence[RankView]) -> Sequence[RankView]:
 
 def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:
     """Return each rank's newest fitting step: the same one if they have a common one."""
-    newest = [(view, step) for view in views if (step := _newest(view, fits)) is not None]
+    newest = []
+    for view in views:
+        step = view.measured if fits is _IS_MEASURED else None
+        if step is None:
+            step = next((each for each in reversed(view.history) if fits(each)), None)
+        if step is not None:
+            newest.append((view, step))
     wanted = min((step.step for _, step in newest), default=-1)
     for _ in range(max(1, min(_MOST_LOOKS, _MOST_READ // max(1, len(newest))))):
         found = [step if step.step == wanted else step_of(view, wanted) for view, step in newest]
@@ -199,12 +227,6 @@ def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> lis
             return here
         wanted -= 1
     return [step for _, step in newest]
-
-
-def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | None:
-    if view.measured is not None and fits is _IS_MEASURED:
-        return view.measured
-    return next((step for step in reversed(view.history) if fits(step)), None)
 
 
 def step_of(view: RankView, step: int) -> StepTotals | None:

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from overlaptop.timeline.averages import mean_of_known
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
@@ -56,8 +57,6 @@ class StepWindow:
         self._steps: deque[StepTotals] = deque()
         self._step_ns = 0
         self._named: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
-        self._mean_bytes: dict[str, tuple[float, float] | None] = {}
-        """Mean bytes of `_named`, once asked for."""
         self._unknown_bytes = False
         """The newest step with named collectives has some with an unknown number of bytes on the links."""
 
@@ -68,14 +67,11 @@ class StepWindow:
         if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
             self._named.append(step)
             self._unknown_bytes = False
-            self._mean_bytes.clear()
         elif step.comm_bytes is not None:
             self._named.clear()
             self._unknown_bytes = True
-            self._mean_bytes.clear()
         while self._named and _end_ns(step) - _end_ns(self._named[0]) > NAMED_S * 1e9:
             self._named.popleft()
-            self._mean_bytes.clear()
         steps, oldest_ns = self._steps, _end_ns(step) - WINDOW_S * 1e9
         steps.append(step)
         self._step_ns += step.step_ns
@@ -100,21 +96,13 @@ class StepWindow:
         late_ns = max(LATE_AFTER_S * 1e9, LATE_AFTER_STEPS * self._mean_step_ns)
         if now_ns is not None and now_ns - newest_ns > late_ns:
             return LATE
-        if over not in self._mean_bytes:
-            self._mean_bytes[over] = self._mean_of_named(f"{over}_rx_bytes", f"{over}_tx_bytes")
-        mean_bytes = self._mean_bytes[over]
-        if mean_bytes is None:
-            return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
-        per_s = 1e9 / self._mean_step_ns
-        return mean_bytes[0] * per_s, mean_bytes[1] * per_s
-
-    def _mean_of_named(self, *fields: str) -> tuple[float, float] | None:
-        named = [[getattr(step, field) for field in fields] for step in self._named]
+        named = map(attrgetter(f"{over}_rx_bytes", f"{over}_tx_bytes"), self._named)
         known = [each for each in named if None not in each]
         if not known:
-            return None
+            return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
         rx, tx = map(sum, zip(*known, strict=True))
-        return rx / len(known), tx / len(known)
+        per_s = 1e9 / self._mean_step_ns
+        return rx / len(known) * per_s, tx / len(known) * per_s
 
     @property
     def _mean_step_ns(self) -> float:
@@ -135,7 +123,9 @@ def traffic_of(
     include them all. `job_gpus`: UUIDs of all the job's GPUs. `on_cpu`: these ranks run their collectives
     on the CPU.
     """
-    kinds = _kinds(device, job_gpus)
+    # The links to the job's other GPUs, or to any GPU if there are none.
+    reaches = {link.kind for link in device.links if not link.peer_uuid or link.peer_uuid in job_gpus}
+    kinds = reaches or {link.kind for link in device.links}
     over = "nvlink" if kinds & {"nvlink", "nvswitch"} else "pcie"
     if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
         return _traffic(over, samples, ranks, BOTH_WAYS)
@@ -144,9 +134,8 @@ def traffic_of(
 
 
 def nic_traffic_of(samples: Sequence[DeviceSample], ranks: Sequence[StepWindow]) -> Traffic:
-    """Return the traffic of a network adapter.
-
-    `samples`: of a rank near it, oldest first. `ranks`: all of the job's ranks near it.
+    """Return the traffic of a network adapter. `samples`: of a rank near it, oldest first. `ranks`: all of
+    the job's ranks near it.
     """
     return _traffic("nic", samples, ranks, _accounted(ranks, samples, "nic"))
 
@@ -160,31 +149,19 @@ def _traffic(
     window_s = max((each.window_s for each in ranks), default=WINDOW_S)
     oldest_ns = samples[-1].at_ns - window_s * 1e9 if samples else 0
     recent = [sample for sample in samples if sample.at_ns > oldest_ns]
+    names = (f"{over}_rx_bytes_per_s", f"{over}_tx_bytes_per_s")
+    rx, tx = (mean_of_known(getattr(sample, name) for sample in recent) for name in names)
     reasons = []
-    rx, tx = (
-        mean_of_known(getattr(sample, f"{over}_{way}_bytes_per_s") for sample in recent)
-        for way in ("rx", "tx")
-    )
-    if rx is None or tx is None:
-        reasons.append(_why_unmeasured(over, recent))
+    if not recent:
+        reasons.append(NO_SAMPLES)
+    elif rx is None or tx is None:
+        reasons.append(next((each.reason for each in recent[-1].unknown if each.name in names), NO_RATES))
+    own_rx = own_tx = None
     if isinstance(accounted, str):
         reasons.append(accounted)
-    known = accounted if not isinstance(accounted, str) else None
-    return Traffic(
-        over=over,
-        rx_bytes_per_s=rx,
-        tx_bytes_per_s=tx,
-        collectives_rx_bytes_per_s=round(known[0]) if known else None,
-        collectives_tx_bytes_per_s=round(known[1]) if known else None,
-        window_s=window_s,
-        reason="; ".join(reasons),
-    )
-
-
-def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
-    """Return the links to the job's other GPUs, or to any GPU if there are none."""
-    reaches = {link.kind for link in device.links if not link.peer_uuid or link.peer_uuid in job_gpus}
-    return reaches or {link.kind for link in device.links}
+    else:
+        own_rx, own_tx = map(round, accounted)
+    return Traffic(over, rx, tx, own_rx, own_tx, window_s, "; ".join(reasons))
 
 
 def _accounted(
@@ -199,13 +176,6 @@ def _accounted(
             return each
         rx, tx = rx + each[0], tx + each[1]
     return rx, tx
-
-
-def _why_unmeasured(over: str, recent: Sequence[DeviceSample]) -> str:
-    if not recent:
-        return NO_SAMPLES
-    names = (f"{over}_rx_bytes_per_s", f"{over}_tx_bytes_per_s")
-    return next((each.reason for each in recent[-1].unknown if each.name in names), NO_RATES)
 
 
 def _end_ns(step: StepTotals) -> int:

@@ -1,11 +1,9 @@
 """Decides whether a job hangs and which rank is to blame, or how it ended: one verdict for every view.
 
 A hang has three signs. No step ends: JobState marks these ranks with `is_stale`. A rank's agent, which
-normally sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes
-it. The agents that still report say where their ranks are stuck (RankStalled), and `hang_cause.py` judges
-that.
-Before the first step, a hang looks like a long preparation, so only the position of each rank is reported.
-Pure.
+normally sends something each second, is silent: only the hub can see that (hub/ranks.py). The agents that
+still report say where their ranks are stuck (RankStalled), and `hang_cause.py` judges that. Before the
+first step, a hang looks like a long preparation, so only the position of each rank is reported.
 """
 
 import signal
@@ -99,20 +97,12 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         return None  # without a connection, the ranks' state is not known
     if not any(view.last is not None for view in snapshot.ranks):
         return _before_first_step(snapshot)
+    here = [view for view in snapshot.ranks if not (view.ended or view.node_lost)]
     running = [
-        view
-        for view in snapshot.ranks
-        if view.age_s is not None
-        and not view.ended
-        and not view.node_lost
-        and not (view.info is not None and view.info.agent_disabled)
+        view for view in here if view.age_s is not None and not (view.info and view.info.agent_disabled)
     ]
     silent = [view for view in running if view.silent]
-    stalled = {
-        view.rank: view.stalled
-        for view in snapshot.ranks
-        if view.stalled is not None and not (view.silent or view.ended or view.node_lost)
-    }
+    stalled = {view.rank: view.stalled for view in here if view.stalled is not None and not view.silent}
     ended = frozenset(view.rank for view in snapshot.ranks if view.ended)
     hang = hang_of(stalled, frozenset(view.rank for view in silent), ended) if stalled else None
     all_stale = bool(running) and all(view.stale for view in running)
@@ -140,7 +130,6 @@ def _hung_after_s(running: Sequence[RankView]) -> float:
 
 
 def _before_first_step(snapshot: Snapshot) -> Trouble | None:
-    """Return where the ranks are, if the job should have made a step by now."""
     here = [
         view
         for view in snapshot.ranks
@@ -163,7 +152,7 @@ def _before_first_step(snapshot: Snapshot) -> Trouble | None:
 
 
 def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
-    """Return the rank that ended badly before all others lost their peer or were ended by a launcher."""
+    """Return the rank that ended badly before others lost their peer or were ended by a launcher."""
     seen = sum(view.info is not None or view.last is not None for view in ranks)
     return first_of([view.end for view in ranks if view.end is not None], seen)
 

@@ -11,13 +11,13 @@ from msgspec import structs
 from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
-from overlaptop.fleet.transfers import TransferHistory
 from overlaptop.fleet.waits import (
     HOST_WORTH_SHARE,
     LATE_SHARE,
     WORTH_SHARE,
     SharedGpu,
     StepWaits,
+    TransferHistory,
     WaitWindow,
 )
 from overlaptop.fleet.watching import ComparedRanks
@@ -28,7 +28,7 @@ from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import NO_LEAD
 from overlaptop.timeline.spans import difference, from_pairs, intersection, length_ns, unflatten, union
 from overlaptop.wire.bounds import MAX_DURATION_NS
-from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import StepDetail, StepTotals
 
 KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
@@ -44,9 +44,8 @@ NO_COLLECTIVES = "ranks have no collective in common"
 
 
 class WaitBreakdown:
-    """Breaks each step down into wait and transfer once all ranks' timelines are here.
-
-    Keeps the steps of one minute, and the newest EVIDENCE_STEPS at any age.
+    """Breaks each step down into wait and transfer once all ranks' timelines are here. Keeps the steps of
+    one minute, and the newest EVIDENCE_STEPS at any age.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,6 @@ class WaitBreakdown:
         self._changes = ChangePoints()
         self._compared = ComparedRanks()
         self._window: tuple[tuple[StepWaits, ...], WaitWindow | None] = ((), None)
-        """Last window and its steps."""
 
     def break_down(self, snapshot: Snapshot) -> Snapshot:
         """Break down new steps. Return the Snapshot with the breakdowns, all ranks at the same step, and
@@ -98,7 +96,7 @@ class WaitBreakdown:
         not_attributed = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
         if steps:
             not_attributed = "" if window else _why(kept[-1].collectives)
-        ranks = with_absent(_with_waits(views, newest))
+        ranks = _with_waits(views, newest)
         dropped = snapshot.totals.dropped
         return replace(
             snapshot,
@@ -131,7 +129,10 @@ class WaitBreakdown:
             begun_ns = _begun_ns(details)
             needed = {view.rank for view in compared if _took_part(view, step, begun_ns, present)}
             is_new = last is None or step > last.step or begun_ns > last.start_ns + RESTARTED_NS
-            if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
+            if not is_new or not needed <= details.keys():
+                continue
+            known = (step_of(view, step) for view in views)
+            if not any(totals is not None and totals.disturbed for totals in known):
                 complete.append(details)
         return sorted(complete, key=_begun_ns)
 
@@ -178,9 +179,7 @@ def break_down_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Sna
     the ranks with the previous ``detail``, whose collectives may end in this step.
     """
     partial = 0 < len(snapshot.compared) < len(snapshot.ranks)
-    views = [
-        view for view in snapshot.ranks if view.last is not None and not (partial and view.detail is None)
-    ]
+    views = [view for view in snapshot.ranks if view.last and not (partial and view.detail is None)]
     details, earlier = _details(views), _details(before)
     if absent := [view.rank for view in views if view.rank not in details]:
         return show_step(snapshot, None, f"no timeline of {named_ranks(absent)} is kept of this step")
@@ -225,10 +224,16 @@ def _break_down(
     """`earlier`: collectives of the previous step that may end in this one. `partial`: as in `_matched`."""
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes, partial=partial)
-    running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
+    running = [each for each in earlier if each.last_end_ns > begun_ns]
     own = {view.rank: view for view in views if view.rank in details}
-    waited = {rank: _waiting(details[rank], (*running, *collectives)) for rank in own}
-    times = {rank: _times(details[rank], step_of(view, step), waited[rank]) for rank, view in own.items()}
+    waited: dict[int, Waiting] = {}
+    times: dict[int, WaitTimes] = {}
+    for rank, view in own.items():
+        detail = details[rank]
+        start_ns, comm = detail.start_ns, unflatten(detail.comm_spans_ns) + detail.start_ns
+        both = (*running, *collectives)
+        waited[rank] = waiting(rank, comm, both, start_ns, start_ns + detail.step_ns)
+        times[rank] = _times(detail, step_of(view, step), waited[rank])
     mean_ns = round(fmean(detail.step_ns for detail in details.values()))
     shared = _shared_gpus(own.values(), details, waited)
     return StepWaits.of(step, begun_ns, mean_ns, collectives, times, shared)
@@ -238,10 +243,25 @@ def _matched(
     details: Mapping[int, StepDetail], nodes: Sequence[NodeView], *, partial: bool = False
 ) -> tuple[Collective, ...]:
     """``partial``: only some ranks of a large job are compared, so those members of a group that are."""
-    names, members = _groups(details)
+    known = {
+        (rank, each.group): tuple(sorted(set(each.members)))
+        for rank, detail in details.items()
+        for each in detail.groups
+        if rank in each.members
+    }
+    of_title: dict[str, set[tuple[int, ...]]] = {}
+    for (_, title), ranks in known.items():
+        of_title.setdefault(title, set()).add(ranks)
+    # Several groups may share a title, as those of a mesh do.
+    names = {
+        (rank, title): f"{title} {ranks}"
+        for (rank, title), ranks in known.items()
+        if len(of_title[title]) > 1
+    }
+    members = {names.get(key, key[1]): ranks for key, ranks in known.items()}
     if partial:
-        known = {name: tuple(filter(details.__contains__, ranks)) for name, ranks in members.items()}
-        members = {name: ranks if len(ranks) > 1 else members[name] for name, ranks in known.items()}
+        here = {name: tuple(filter(details.__contains__, ranks)) for name, ranks in members.items()}
+        members = {name: ranks if len(ranks) > 1 else members[name] for name, ranks in here.items()}
     ranks_of: defaultdict[str, set[int]] = defaultdict(set)
     for rank, detail in details.items() if len(nodes) > 1 else ():
         for each in detail.collectives:
@@ -255,27 +275,6 @@ def _matched(
     )
 
 
-def _groups(
-    details: Mapping[int, StepDetail],
-) -> tuple[dict[tuple[int, str], str], dict[str, tuple[int, ...]]]:
-    """Return known groups: names by rank and title if several share one, and ranks by name."""
-    known = {
-        (rank, each.group): tuple(sorted(set(each.members)))
-        for rank, detail in details.items()
-        for each in detail.groups
-        if rank in each.members
-    }
-    of_title: dict[str, set[tuple[int, ...]]] = {}
-    for (_, title), ranks in known.items():
-        of_title.setdefault(title, set()).add(ranks)
-    names = {
-        (rank, title): f"{title} {ranks}"
-        for (rank, title), ranks in known.items()
-        if len(of_title[title]) > 1
-    }
-    return names, {names.get(key, key[1]): ranks for key, ranks in known.items()}
-
-
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
     homes = [node for node in nodes if any(rank in node.ranks for rank in ranks)]
     if len(homes) < 2:
@@ -284,19 +283,12 @@ def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
     return sum(sorted(errors_ns)[-2:])
 
 
-def _waiting(detail: StepDetail, collectives: Sequence[Collective]) -> Waiting:
-    start_ns = detail.start_ns
-    comm = unflatten(detail.comm_spans_ns) + start_ns
-    return waiting(detail.rank, comm, collectives, start_ns, start_ns + detail.step_ns)
-
-
 def _times(detail: StepDetail, totals: StepTotals | None, waited: Waiting) -> WaitTimes:
     times = waited.times(unflatten(detail.compute_spans_ns) + detail.start_ns)
     if totals is None or totals.comm_ns is None or totals.exposed_ns is None:
         return times
     exposed_ns = totals.exposed_ns - times.exposed_wait_ns - times.exposed_transfer_ns
-    return replace(
-        times,
+    return times._replace(
         not_attributed_ns=max(0, totals.comm_ns - times.wait_ns - times.transfer_ns),
         exposed_not_attributed_ns=max(0, exposed_ns),
     )
@@ -329,11 +321,6 @@ def _shared_gpus(
 
 def _begun_ns(details: Mapping[int, StepDetail]) -> int:
     return min(detail.start_ns for detail in details.values())
-
-
-def _disturbed(view: RankView, step: int) -> bool:
-    totals = step_of(view, step)
-    return totals is not None and totals.disturbed
 
 
 def hides_nothing(view: RankView) -> bool:
@@ -400,22 +387,3 @@ def _waits_for(awaited: int | None, steps: Iterable[StepWaits]) -> Iterable[tupl
 def _why(collectives: Sequence[Collective]) -> str:
     reasons = Counter(each.not_attributed for each in collectives if each.not_attributed).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
-
-
-def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
-    """Mark the ranks that must run on a known host, since their process group makes steps, and were never
-    seen.
-    """
-    ranks = tuple(views)
-    infos = [view.info for view in ranks if view.info is not None and view.last is not None]
-    here = {rank for info in infos if info.backend for rank in _of_its_node(info)}
-    return tuple(
-        structs.replace(view, without_agent=True) if view.info is None and view.rank in here else view
-        for view in ranks
-    )
-
-
-def _of_its_node(info: RankInfo) -> range:
-    """Return the ranks of its node: torchrun numbers them consecutively."""
-    first = info.rank - info.local_rank
-    return range(first, first + (info.local_world_size or 0))

@@ -1,13 +1,21 @@
 """Who waited for whom in a step and in the last seconds, and which ranks are called late."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import comb, log
 from statistics import fmean
 from typing import NamedTuple
 
-from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
-from overlaptop.timeline.passed_on_waits import PassedOnWait, passed_on_waits
+from overlaptop.timeline.arrivals import (
+    Collective,
+    Lateness,
+    PassedOnWait,
+    RankLateness,
+    WaitTimes,
+    lateness,
+    passed_on_waits,
+)
 
 MOST = 0.6
 """Minimum share of a step's waiting caused by its late rank. Others may be last by a little."""
@@ -27,6 +35,12 @@ RECEIVES_SHARE = 0.25
 """From this share of waiting in receives on, the cause may be a pipeline's schedule."""
 COSTLY_SHARE = 0.02
 """Minimum share of the step for a warning. A smaller share that is not attributed leaves no doubt."""
+FIRST_STEPS = 2
+"""First steps of a running job: they compile, allocate and fill caches."""
+TRANSFERS_EACH_NS, KEPT_TRANSFERS = 250_000_000, 2400
+"""Minimum time between kept steps, and steps kept: ten minutes of short ones."""
+NOT_ATTRIBUTED_SHARE = 0.1
+"""Maximum share of a step that is not attributed. Beyond it, the step says nothing about its transfers."""
 CHANCE = 0.05
 """Maximum probability that identical ranks look like this by chance. Of two ranks the last one is a coin
 toss, and of 20 tosses, 60 % are heads every fourth time."""
@@ -72,7 +86,6 @@ class StepWaits:
         times: Mapping[int, WaitTimes],
         shared: Mapping[int, SharedGpu] = {},
     ) -> "StepWaits":
-        """Build the step from its collectives, with the lateness of each rank."""
         found = passed_on_waits(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
         late = lateness(collectives, {at: passed_on_wait.root for at, passed_on_wait in found.items()})
@@ -91,7 +104,7 @@ class StepWaits:
         """Return the rank that caused most waiting in collectives with this one. None: nobody, or not
         known.
         """
-        found = lateness(each for each in self.collectives if each.part(rank) is not None)
+        found = lateness(each for each in self.collectives if rank in each.spans)
         return found.late_rank if found is not None else None
 
 
@@ -106,6 +119,38 @@ class StepTransfer(NamedTuple):
     """Bytes of all collectives."""
     transfer_ns: float
     """Mean over ranks."""
+
+
+class TransferHistory:
+    """Transfer times since the last change of a setting: the baseline for a link that became slow."""
+
+    def __init__(self) -> None:
+        self._kept: deque[StepTransfer] = deque(maxlen=KEPT_TRANSFERS)
+
+    @property
+    def kept(self) -> tuple[StepTransfer, ...]:
+        return tuple(self._kept)
+
+    def add(self, waits: StepWaits) -> None:
+        last = self._kept[-1] if self._kept else None
+        if last is not None and waits.step <= last.step:  # restarted ranks count from 0 again
+            self._kept.clear()
+        elif last is not None and 0 <= waits.start_ns - last.start_ns < TRANSFERS_EACH_NS:
+            return  # a clock may be set back
+        times = waits.times.values()
+        if waits.step < FIRST_STEPS or any(
+            each.not_attributed_ns > NOT_ATTRIBUTED_SHARE * each.transfer_ns for each in times
+        ):
+            return
+        sizes = [each.bytes for each in waits.collectives if each.bytes is not None]
+        if len(sizes) == len(waits.collectives):
+            took_ns = fmean(each.transfer_ns for each in times)
+            self._kept.append(StepTransfer(waits.step, waits.start_ns, len(sizes), sum(sizes), took_ns))
+
+    def forget(self, step: int) -> None:
+        """Drop all steps up to and including this one."""
+        while self._kept and self._kept[0].step <= step:
+            self._kept.popleft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +224,6 @@ class WaitWindow:
         return self.lateness.receive_wait_ns > RECEIVES_SHARE * self.lateness.wait_ns
 
     def _latest(self) -> tuple[RankLateness, ...]:
-        """Return the late ranks, without a check for a pipeline's schedule."""
         ranks = self.lateness.ranks
         most = self.lateness.of(self.late_rank) if self.late_rank is not None else None
         if most is not None and self.late_steps >= LATE_SHARE * self.steps:

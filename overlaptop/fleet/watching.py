@@ -17,8 +17,8 @@ _EVERY_NS = 1_000_000_000
 
 
 class ComparedRanks:
-    """Chooses the ranks of a large job. All ranks wait for a late one, so it has the least exposed
-    communication, which is known of every rank. The chosen ranks stay until another rank has much less.
+    """All ranks wait for a late one, so it has the least exposed communication, which is known of every
+    rank. The chosen ranks stay until another rank has much less.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,12 @@ def _suspects(views: Sequence[RankView]) -> list[int]:
     steps_ns = []
     for view in views:
         measured = (
-            (step.exposed_ns, step.step_ns)
-            for step in reversed(view.history)
-            if step.exposed_ns is not None and not step.disturbed
+            step for step in reversed(view.history) if step.exposed_ns is not None and not step.disturbed
         )
         newest = list(islice(measured, _STEPS))
         if len(newest) >= _LEAST_STEPS:
-            exposed.append((median(ns for ns, _ in newest), view.rank))
-            steps_ns.append(newest[0][1])
+            exposed.append((median(step.exposed_ns or 0 for step in newest), view.rank))
+            steps_ns.append(newest[0].step_ns)
     if not exposed:
         return []
     usual_ns = median(ns for ns, _ in exposed) - WORTH_SHARE * median(steps_ns)
@@ -73,18 +71,14 @@ def _chosen(views: Sequence[RankView], suspects: Sequence[int]) -> frozenset[int
     found = list(suspects or [lead.rank])
     if lead.info is not None:
         host, place = lead.info.host, lead.info.local_rank
-        found += [
-            view.rank
-            for view in views
-            if view.info is not None and view.info.host == host and view.rank not in found
-        ][:_MOST_OF_NODE]
-        alike = [view.rank for view in views if view.info is not None and view.info.local_rank == place]
+        places = [(view.rank, view.info) for view in views if view.info is not None]
+        found += [rank for rank, at in places if at.host == host and rank not in found][:_MOST_OF_NODE]
+        alike = [rank for rank, at in places if at.local_rank == place]
         found += _spread([rank for rank in alike if rank not in found], MOST_COMPARED - len(found))
     found += _spread([rank for rank in known if rank not in found], MOST_COMPARED - len(found))
     return frozenset(found)
 
 
 def _spread(ranks: Sequence[int], number: int) -> Collection[int]:
-    """Return at most this many of the ranks, at equal distances."""
     number = max(0, min(number, len(ranks)))
     return [ranks[at * len(ranks) // number] for at in range(number)]

@@ -7,7 +7,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView, Window
-from overlaptop.fleet.waits import StepWaits
+from overlaptop.fleet.waits import FIRST_STEPS, StepWaits
 from overlaptop.wire.messages import StepTotals
 
 HISTORY_STEPS, LEAST_HISTORY_STEPS, MOST_HISTORY_STEPS = 600, 64, 1 << 17
@@ -15,8 +15,6 @@ HISTORY_STEPS, LEAST_HISTORY_STEPS, MOST_HISTORY_STEPS = 600, 64, 1 << 17
 WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
 LEAST_STEPS = 3
 """Minimum number of steps in a window of seconds, if steps are long."""
-FIRST_STEPS = 2
-"""First steps of a running job: they compile, allocate and fill caches."""
 LAST_STEPS = 10
 """Steps in Window.STEPS."""
 EVIDENCE_STEPS, LEAST_EVIDENCE_STEPS, MOST_EVIDENCE_STEPS = 120, 16, 1 << 14
@@ -31,17 +29,12 @@ _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgette
 
 def history_steps(ranks: int) -> int:
     """Return the number of steps kept of each rank of a job with this many ranks."""
-    return _of_each(ranks, LEAST_HISTORY_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS)
+    return max(LEAST_HISTORY_STEPS, min(HISTORY_STEPS, MOST_HISTORY_STEPS // max(1, ranks)))
 
 
 def evidence_steps(ranks: int) -> int:
     """Return the number of measured steps that rules read of each rank of a job with this many ranks."""
-    return _of_each(ranks, LEAST_EVIDENCE_STEPS, EVIDENCE_STEPS, MOST_EVIDENCE_STEPS)
-
-
-def _of_each(ranks: int, least: int, most: int, of_all: int) -> int:
-    """Return each rank's share of this many steps of all ranks, within the limits of one rank."""
-    return max(least, min(most, of_all // max(1, ranks)))
+    return max(LEAST_EVIDENCE_STEPS, min(EVIDENCE_STEPS, MOST_EVIDENCE_STEPS // max(1, ranks)))
 
 
 class WindowSteps(NamedTuple):
@@ -64,27 +57,24 @@ def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int 
     """Return each rank's steps of the window up to `newest`, from `since` on if there are any."""
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
     kept = history_steps(len(views))
-    found = _shared([_steps_of(view, newest, window, most, kept, since) for view in views])
-    return [_last_of(each) for each in found] if window is Window.STEPS else found
-
-
-def _shared(found: list[WindowSteps]) -> list[WindowSteps]:
+    found = [_steps_of(view, newest, window, most, kept, since) for view in views]
     numbers = [set(map(_NUMBER, each.measured)) for each in found if each.measured]
     shared = set.intersection(*numbers) if numbers else set()
-    if not shared or all(len(each) == len(shared) for each in numbers):
+    if shared and any(len(each) != len(shared) for each in numbers):
+        found = [
+            each._replace(measured=[step for step in each.measured if step.step in shared])
+            for each in found
+        ]
+    if window is not Window.STEPS:
         return found
     return [
-        each._replace(measured=[step for step in each.measured if step.step in shared]) for each in found
+        each._replace(
+            lengths_ns=each.lengths_ns[-LAST_STEPS:],
+            measured=each.measured[-LAST_STEPS:],
+            cut=each.cut and len(each.measured) < LAST_STEPS,
+        )
+        for each in found
     ]
-
-
-def _last_of(steps: WindowSteps) -> WindowSteps:
-    """Keep the last steps. Window.STEPS is cut if fewer steps than it needs are known."""
-    return steps._replace(
-        lengths_ns=steps.lengths_ns[-LAST_STEPS:],
-        measured=steps.measured[-LAST_STEPS:],
-        cut=steps.cut and len(steps.measured) < LAST_STEPS,
-    )
 
 
 def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int, since: int) -> WindowSteps:
@@ -101,8 +91,14 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
         first, cut = changed, False
     steps: Sequence[StepTotals] = history[first:end]
     if steps and steps[0].step <= view.disturbed_step:
-        after = _since_change(steps)
-        cut, steps = cut and len(after) == len(steps), [step for step in after if not step.disturbed]
+        # Drop steps from before a change of a setting, unless there is no step with the new value yet.
+        after: list[StepTotals] = []
+        for step in reversed(steps):
+            if not step.changes_setting:
+                after.append(step)
+            elif after:
+                break
+        cut, steps = cut and len(after) == len(steps), [step for step in after[::-1] if not step.disturbed]
     lengths_ns = list(map(_LENGTH, steps))
     limit_ns, known = longest_going_ns(lengths_ns), len(steps)
     if lengths_ns and max(lengths_ns) > limit_ns:
@@ -115,17 +111,6 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
     if not measured and view.measured is not None:
         measured = [view.measured]
     return WindowSteps(view, lengths_ns, measured, cut, paused_steps)
-
-
-def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
-    """Drop steps from before a change of a setting, unless there is no step with the new value yet."""
-    found: list[StepTotals] = []
-    for step in reversed(steps):
-        if not step.changes_setting:
-            found.append(step)
-        elif found:
-            break
-    return found[::-1]
 
 
 def in_window(step_waits: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:

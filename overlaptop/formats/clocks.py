@@ -52,9 +52,9 @@ def estimate(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, 
     ends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for each in found:
         if all(ops.kind_of(part) in _TOGETHER for part in each.op.split("+")):
-            first, *others = each.parts
-            for other in others:
-                ends[first.rank, other.rank].append((other.end_ns, other.end_ns - first.end_ns))
+            (first, (_, first_ns)), *others = each.spans.items()
+            for rank, (_, end_ns) in others:
+                ends[first, rank].append((end_ns, end_ns - first_ns))
     pairs = {pair: _clock(np.array(of)) for pair, of in ends.items() if len(of) >= LEAST_COLLECTIVES}
     clocks: dict[int, Clock] = {}
     for rank in sorted(ranks):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from overlaptop.fleet.job_state import RECENT_DETAILS, JobState
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.rank_state import RECENT_DETAILS
 from overlaptop.fleet.session import ReadSession
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
 from overlaptop.fleet.totals import total

@@ -35,8 +35,7 @@ from overlaptop.text import duration, plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
-from overlaptop.timeline.nesting import innermost
-from overlaptop.timeline.spans import Spans, empty, from_bounds, union
+from overlaptop.timeline.spans import Spans, empty, from_bounds, innermost, union
 
 KIND_OF_CATEGORY: dict[str, Kind] = {
     "kernel": "kernel",

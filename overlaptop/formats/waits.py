@@ -102,11 +102,11 @@ class _OfRank:
 
     def __init__(self, rank: int, found: Sequence[Collective]) -> None:
         self._rank = rank
-        own = [(part, at) for at, each in enumerate(found) if (part := each.part(rank)) is not None]
-        own.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
+        own = [(each.spans[rank], at) for at, each in enumerate(found) if rank in each.spans]
+        own.sort(key=itemgetter(0))
         self._own = [(at, found[at]) for _, at in own]
-        self._starts_ns = np.array([part.start_ns for part, _ in own], dtype=np.int64)
-        self._reached_ns = np.maximum.accumulate(np.array([part.end_ns for part, _ in own], dtype=np.int64))
+        bounds_ns = np.array([span for span, _ in own], dtype=np.int64).reshape(-1, 2)
+        self._starts_ns, self._reached_ns = bounds_ns[:, 0], np.maximum.accumulate(bounds_ns[:, 1])
 
     def times(self, summary: RankSummary, step: StepTotals) -> WaitTimes:
         """Return the breakdown of the rank's communication in this step."""
@@ -125,5 +125,5 @@ class _OfRank:
         return {
             at: each
             for at, each in self._own[first:stop]
-            if (part := each.part(self._rank)) is not None and part.start_ns == each.last_start_ns
+            if each.spans[self._rank][0] == each.last_start_ns
         }

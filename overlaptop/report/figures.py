@@ -2,7 +2,7 @@
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals
-from overlaptop.report.deviations import MOST_LISTED
+from overlaptop.report.order import MOST_LISTED
 from overlaptop.text import ABOUT, bounded, count, duration, part_of, percent, plural, ratio
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.messages import OwnCost
@@ -91,12 +91,10 @@ def ranks_text(snapshot: Snapshot) -> str:
 
 
 def cost_in_brief(cost: OwnCost) -> str:
-    """Return the agents' cost: ``+0.1 % ± 0.2``."""
     return _with_error(cost.change, cost.error)
 
 
 def cost_in_full(cost: OwnCost) -> str:
-    """Return the cost in a sentence, and how to lower it."""
     within = ", which is within the error" if abs(cost.change) <= cost.error else ""
     detailed = ""
     if cost.measured_change is not None and cost.measured_error is not None:

@@ -77,7 +77,6 @@ def describe(node: NodeView, now_ns: int) -> str:
 
 
 def carries(node: NodeView) -> str:
-    """Return the connection's data rate: ``12.0 KiB/s``."""
     return UNKNOWN if node.bytes_per_s is None else f"{byte_count(round(node.bytes_per_s))}/s"
 
 
@@ -95,7 +94,6 @@ def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
 
 
 def live_words(snapshot: Snapshot) -> str:
-    """Return such as ``2 of 3 hosts``; ``3 hosts`` if all are live."""
     live, count = sum(node.hub_state is HubState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
     words = plural(count, "host")
     return words if live == count else f"{live} of {words}"
@@ -107,7 +105,6 @@ def is_there(name: str) -> bool:
 
 
 def path_there(name: str, path: str) -> str:
-    """Return a path on the node of that name as ``host:path``, on this machine as it is."""
     return f"{name}:{path}" if is_there(name) else path
 
 
@@ -129,7 +126,6 @@ def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
 
 
 def state_of(node: NodeView) -> str:
-    """Return such as ``live`` or ``lost``; empty if the node's note says more."""
     if node.hub_state is HubState.STALE:
         return "silent"
     if node.hub_state is HubState.LOST and not node.ranks:

@@ -35,19 +35,15 @@ class Rate(NamedTuple):
 
 
 def nvlink_rate(view: RankView) -> Rate:
-    """Return the rate of all NVLinks together, in the busier direction."""
     peak = view.device.nvlink_peak_bytes_per_s if view.device else None
-    sample = view.sample
-    now = _busier(sample.nvlink_rx_bytes_per_s, sample.nvlink_tx_bytes_per_s) if sample else None
-    return Rate(now, peak)
+    ways = (view.sample.nvlink_rx_bytes_per_s, view.sample.nvlink_tx_bytes_per_s) if view.sample else ()
+    return Rate(max((rate for rate in ways if rate is not None), default=None), peak)
 
 
 def pcie_rate(view: RankView) -> Rate:
-    """Return the rate in the busier direction."""
     peak = view.device.pcie_peak_bytes_per_s if view.device else None
-    sample = view.sample
-    now = _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s) if sample else None
-    return Rate(now, peak)
+    ways = (view.sample.pcie_rx_bytes_per_s, view.sample.pcie_tx_bytes_per_s) if view.sample else ()
+    return Rate(max((rate for rate in ways if rate is not None), default=None), peak)
 
 
 def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:
@@ -74,13 +70,11 @@ def has_nvlink(view: RankView) -> bool:
 
 
 def has_pcie(view: RankView) -> bool:
-    """Return whether there are PCIe facts to show."""
     rate = pcie_rate(view)
     return bool(rate.peak_bytes_per_s) or rate.bytes_per_s is not None
 
 
 def numa_matters(view: RankView) -> bool:
-    """Return whether the process could run nearer to its GPU, or farther from it."""
     return view.numa is not None and view.numa.state in ("bound", "unbound", "wrong node")
 
 
@@ -101,13 +95,14 @@ def pcie_is_turned_down(view: RankView) -> bool:
     device, share = view.device, pcie_rate(view).share
     if device is None or share is None or share < _LOADED_SHARE:
         return False
-    return _below(device.pcie_generation, device.pcie_generation_max) or _below(
-        device.pcie_width, device.pcie_width_max
+    generation = device.pcie_generation, device.pcie_generation_max
+    return any(
+        now is not None and most is not None and now < most
+        for now, most in (generation, (device.pcie_width, device.pcie_width_max))
     )
 
 
 def nvlink_words(device: DeviceFacts) -> str:
-    """Return such as ``NVLink 4.0 ×18``, without unknown parts."""
     if device.nvlink_count == 0:
         return "NVLink none"
     count = f"×{device.nvlink_count}" if device.nvlink_count else ""
@@ -115,14 +110,5 @@ def nvlink_words(device: DeviceFacts) -> str:
 
 
 def pcie_words(generation: int | None, width: int | None) -> str:
-    """Return such as ``gen5 ×16``, without unknown parts."""
     lanes = f"×{width}" if width is not None else ""
     return " ".join(filter(None, (f"gen{generation}" if generation is not None else "", lanes)))
-
-
-def _busier(rx: int | None, tx: int | None) -> int | None:
-    return max((value for value in (rx, tx) if value is not None), default=None)
-
-
-def _below(now: int | None, most: int | None) -> bool:
-    return now is not None and most is not None and now < most

@@ -80,7 +80,6 @@ def _ended(ends: Sequence[RankEnd]) -> str:
 
 
 def in_full(trouble: Trouble) -> str:
-    """Return the trouble in a sentence, with the known causes."""
     return wordings(trouble)[0]
 
 
@@ -134,7 +133,6 @@ def no_step_hint(ranks: Sequence[RankView]) -> str:
 
 
 def color(trouble: Trouble) -> str:
-    """Return the colour name: error if a rank is to blame, warning if the job may go on."""
     unknown = (Kind.WAITING, Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
     return "warning" if trouble.kind in unknown else "error"
 
@@ -205,7 +203,6 @@ def _lines(hang: Hang | None) -> str:
 
 
 def _before_first_step(trouble: Trouble) -> list[str]:
-    """Return which ranks are connected, and where they are."""
     for_s, places = age(trouble.lasted_ns / 1e9), _places(trouble.hang)
     if trouble.ranks and trouble.hang is not None:
         here = len(trouble.hang.ranks)

@@ -20,9 +20,7 @@ from overlaptop.text import (
     MOST_RUNS,
     bounded,
     duration,
-    named_ranks,
     percent,
-    printable,
     whole_percent,
 )
 
@@ -80,7 +78,6 @@ class FirstLine(NamedTuple):
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:
-        """What it says without its figures."""
         return self.kind, self.rule or self.cause_rule, self.late_rank
 
     @property
@@ -181,9 +178,7 @@ def needs_steps(snapshot: Snapshot) -> bool:
 
 def why_not_attributed(snapshot: Snapshot) -> str:
     """Return why it is not known who waits for whom; empty if it is known."""
-    if why := why_unmeasured(snapshot.ranks) or _without_agent(snapshot.ranks):
-        return why
-    return snapshot.not_attributed
+    return why_unmeasured(snapshot.ranks) or snapshot.not_attributed
 
 
 def why_unmeasured(ranks: Sequence[RankView]) -> str:
@@ -200,20 +195,6 @@ def why_unmeasured(ranks: Sequence[RankView]) -> str:
         return ""
     reason, of_ranks = max(reasons.items(), key=lambda each: len(each[1]))
     return reason if len(of_ranks) == len(ranks) else f"{ranks_and_hosts(of_ranks, ranks)}: {reason}"
-
-
-def _without_agent(ranks: Sequence[RankView]) -> str:
-    """Return the ranks without an agent and the command to type; empty: all of the hosts have one."""
-    absent = [view.rank for view in ranks if view.without_agent]
-    infos = [view.info for view in ranks if view.info is not None and view.info.local_world_size]
-    if not absent or not infos:
-        return ""
-    run, info = "run" if len(absent) > 1 else "runs", infos[0]
-    return printable(
-        f"{named_ranks(absent)} {run} on {info.host} without an agent. Start the job with torchrun "
-        f"--nproc-per-node={info.local_world_size} -m overlaptop.agent {info.script}, or call "
-        "overlaptop.agent.attach() in the script"
-    )
 
 
 def _in_turn(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
@@ -234,7 +215,7 @@ def _in_turn(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
 
 def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
     wait_ns, share = _shown_wait(snapshot, window)
-    waits = f"{duration(wait_ns)} {_per(snapshot)}"
+    waits = f"{duration(wait_ns)} {'of the trace' if _is_trace(snapshot) else 'a step'}"
     return f"{waits} ({percent(share)})", f"{waits} ({whole_percent(share)})"
 
 
@@ -253,10 +234,6 @@ def _shown_wait(snapshot: Snapshot, window: WaitWindow) -> tuple[float, float]:
     if not known or len(known) < len(waits) or not step_ns:
         return window.exposed_wait_ns, window.share
     return fmean(known), fmean(known) / step_ns
-
-
-def _per(snapshot: Snapshot) -> str:
-    return "of the trace" if _is_trace(snapshot) else "a step"
 
 
 def _is_trace(snapshot: Snapshot) -> bool:

@@ -6,8 +6,8 @@ from statistics import fmean, median, quantiles
 
 from overlaptop import text
 from overlaptop.fleet.wait_breakdown import RESTARTED_NS
-from overlaptop.fleet.waits import StepWaits
-from overlaptop.fleet.window import FIRST_STEPS, longest_going_ns
+from overlaptop.fleet.waits import FIRST_STEPS, StepWaits
+from overlaptop.fleet.window import longest_going_ns
 from overlaptop.records import Figure, Work
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
@@ -125,8 +125,7 @@ class Samples:
         every = [times for step in self.going for times in self._times.get(step, ())]
         if not every:
             return None
-        fields = WaitTimes.__dataclass_fields__
-        return WaitTimes(**{name: round(fmean(getattr(each, name) for each in every)) for name in fields})
+        return WaitTimes(*(round(fmean(figures)) for figures in zip(*every, strict=True)))
 
     def work(self, world_size: int) -> Work:
         """Return what the steps do."""

@@ -15,15 +15,21 @@ a common end: a broadcast's root may leave before others have arrived.
 A collective without this breakdown is *not attributed*, with a reason: matching.py decides that. Of a send
 and its receive, only the receive is attributed, because a send ends when its bytes are buffered.
 
+A rank may be late because it was itself waiting in another group. If it waited there for at least half of
+the time that the others waited for it, that is a *passed-on wait*: the blame moves on to the late rank of
+that other collective, and so on from there. In sends and receives, each pair of ranks counts as a group,
+because all stages of a pipeline may share one.
+
 All times are integers in ns, on one clock for all ranks.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
-
-import msgspec
+from typing import NamedTuple
 
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.spans import (
@@ -37,13 +43,8 @@ from overlaptop.timeline.spans import (
     union,
 )
 
-
-class Part(msgspec.Struct, frozen=True, gc=False):  # cheaper than a tuple: a step has thousands
-    """One rank's share in one collective."""
-
-    rank: int
-    start_ns: int
-    end_ns: int
+PASSED_ON_SHARE = 0.5
+"""Minimum share of the time the others waited for the late rank that it was itself waiting."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class Collective:
     group: str
     bytes: int | None
     """The larger of input and output. None if not known, or not equal on all ranks."""
-    parts: tuple[Part, ...]
-    """By rank."""
+    spans: Mapping[int, tuple[int, int]]
+    """Start and end on each rank, by the clocks. In order of ranks."""
     not_attributed: str = ""
     """Why it is not attributed. Empty if it is."""
     sender: int | None = None
-    """The sending rank of a send and its receive. Its part is not attributed."""
+    """The sending rank of a send and its receive. Its time is not attributed."""
     clock_error_ns: int = 0
     """Maximum difference of the ranks' clocks, and so the possible error of each wait, either way."""
     phase: str = ""
@@ -70,24 +71,6 @@ class Collective:
     exposed_transfer_ns: int = 0
     """Transfer time without compute beside it, as the mean over ranks."""
 
-    last_start_ns: int = field(init=False, repr=False, compare=False)
-    """When the last rank arrived."""
-    _shares: Mapping[int, tuple[int, int, int]] = field(init=False, repr=False, compare=False)
-    """By rank: start, end of the wait, and end, by the clocks. Also set if it is not attributed."""
-
-    def __post_init__(self) -> None:
-        last_ns = max([part.start_ns for part in self.parts])
-        shares = {
-            part.rank: (
-                part.start_ns,
-                last_ns if last_ns < part.end_ns else max(part.start_ns, part.end_ns),
-                part.end_ns,
-            )
-            for part in self.parts
-        }
-        object.__setattr__(self, "last_start_ns", last_ns)
-        object.__setattr__(self, "_shares", shares)
-
     @property
     def kind(self) -> str:
         """As `collectives.kind_of` returns it. Empty for other operations."""
@@ -95,19 +78,27 @@ class Collective:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(self._shares)
+        return tuple(self.spans)
 
     @property
     def first_start_ns(self) -> int:
-        """When the first rank arrived."""
-        return min([part.start_ns for part in self.parts])
+        return min([start_ns for start_ns, _ in self.spans.values()])
+
+    @cached_property
+    def last_start_ns(self) -> int:
+        """When the last rank arrived."""
+        return max([start_ns for start_ns, _ in self.spans.values()])
+
+    @property
+    def last_end_ns(self) -> int:
+        return max([end_ns for _, end_ns in self.spans.values()])
 
     @property
     def residual_ns(self) -> int:
         """Difference between the last and the first end. If ranks may leave early, those that did are left
         out: they had nothing more to transfer.
         """
-        ends = [part.end_ns for part in self._judged]
+        ends = [end_ns for _, end_ns in self._judged]
         return max(ends) - min(ends)
 
     @property
@@ -117,26 +108,26 @@ class Collective:
         count.
         """
         if self.sender is not None:
-            end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
+            end_ns = max(end_ns for rank, (_, end_ns) in self.spans.items() if rank != self.sender)
             return max(0, end_ns - self.last_start_ns)
         if self.kind == "alltoall":
-            return max(part.end_ns for part in self.parts) - self.last_start_ns
-        return min([part.end_ns - part.start_ns for part in self._judged])
+            return self.last_end_ns - self.last_start_ns
+        return min([end_ns - start_ns for start_ns, end_ns in self._judged])
 
     @property
-    def _judged(self) -> Sequence[Part]:
-        """All parts. If there is a root, only the parts that ended after the last arrival: at least one."""
+    def _judged(self) -> Iterable[tuple[int, int]]:
+        """All spans. If there is a root, only those that ended after the last arrival: at least one."""
         if not ops.has_root(self.op):
-            return self.parts
-        return [part for part in self.parts if part.end_ns >= self.last_start_ns]
+            return self.spans.values()
+        return [span for span in self.spans.values() if span[1] >= self.last_start_ns]
 
     @property
     def late_rank(self) -> int | None:
         """The rank that started last. None: not attributed, alone, or clocks cannot tell which is last."""
-        if self.not_attributed or len(self.parts) < 2:
+        if self.not_attributed or len(self.spans) < 2:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
-        late = [part.rank for part in self.parts if part.start_ns >= last_ns]
+        late = [rank for rank, (start_ns, _) in self.spans.items() if start_ns >= last_ns]
         return late[0] if len(late) == 1 else None
 
     @property
@@ -144,39 +135,40 @@ class Collective:
         """Bytes per second during T, as nccl-tests defines it. None if not attributed or not known."""
         if self.not_attributed:
             return None
-        return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
+        return ops.bus_bandwidth(self.op, self.bytes, len(self.spans), self.least_transfer_ns)
 
     @property
     def longest_wait_ns(self) -> int:
         """Longest wait of any rank, by the clocks. Also known if it is not attributed."""
-        return max([moved_ns - start_ns for start_ns, moved_ns, _ in self._shares.values()])
+        return max([self.moved_ns(*span) - span[0] for span in self.spans.values()])
 
-    def part(self, rank: int) -> Part | None:
-        """Return the part of a rank. None if it has none, or its record is missing."""
-        share = self._shares.get(rank)
-        return None if share is None else Part(rank, share[0], share[2])
+    def moved_ns(self, start_ns: int, end_ns: int) -> int:
+        """Return when the wait of a rank with this span ended, by the clocks."""
+        return self.last_start_ns if self.last_start_ns < end_ns else max(start_ns, end_ns)
 
     def wait_ns(self, rank: int) -> int | None:
         """Return the rank's wait for the last one. None: it has no part, or that is not attributed."""
-        share = self._shares.get(rank)
-        return None if share is None or self.not_attributed or rank == self.sender else share[1] - share[0]
+        span = self._attributed(rank)
+        return None if span is None else self.moved_ns(*span) - span[0]
 
     def transfer_ns(self, rank: int) -> int | None:
         """Return the rank's duration minus its wait. None as for `wait_ns`."""
-        share = self._shares.get(rank)
-        return None if share is None or self.not_attributed or rank == self.sender else share[2] - share[1]
+        span = self._attributed(rank)
+        return None if span is None else span[1] - self.moved_ns(*span)
+
+    def _attributed(self, rank: int) -> tuple[int, int] | None:
+        return None if self.not_attributed or rank == self.sender else self.spans.get(rank)
 
     @property
     def caused_wait_ns(self) -> int:
         """Waits of all ranks for the last one, summed. 0 if it is not attributed."""
         if self.not_attributed:
             return 0
-        shares = self._shares.items()
-        return sum([moved_ns - start_ns for rank, (start_ns, moved_ns, _) in shares if rank != self.sender])
+        spans = self.spans.items()
+        return sum([self.moved_ns(*span) - span[0] for rank, span in spans if rank != self.sender])
 
 
-@dataclass(frozen=True, slots=True)
-class WaitTimes:
+class WaitTimes(NamedTuple):
     """A rank's communication in one step, broken down by kind and by what ran beside it.
 
     The six parts sum exactly to the communication, and the three exposed parts to the exposed time.
@@ -259,15 +251,15 @@ def waiting(
     starts, moved, ends = [], [], []  # three lists: faster to make arrays from
     not_attributed = []
     for each in collectives:
-        share = each._shares.get(rank)  # noqa: SLF001 - same module, and called very often
-        if share is None or share[2] <= start_ns or share[0] >= end_ns:
+        span = each.spans.get(rank)
+        if span is None or span[1] <= start_ns or span[0] >= end_ns:
             continue
         if each.not_attributed:
-            not_attributed.append((share[0], share[2]))
+            not_attributed.append(span)
         elif rank != each.sender:
-            starts.append(share[0])
-            moved.append(share[1])
-            ends.append(share[2])
+            starts.append(span[0])
+            moved.append(each.moved_ns(*span))
+            ends.append(span[1])
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_bounds(moved, ends))
     elsewhere = union(transfer, from_pairs(not_attributed))
@@ -302,7 +294,7 @@ class Lateness:
     """Which ranks were late over a window."""
 
     ranks: tuple[RankLateness, ...]
-    """Sorted by `late`, most first, then by the waiting caused, then by number."""
+    """Most often late first, then by the waiting caused, then by number."""
     collectives: int
     """Attributed collectives of two ranks or more."""
     wait_ns: int
@@ -344,14 +336,14 @@ class Lateness:
 
 def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -> Lateness | None:
     """Count the late ranks of these collectives. None if none is attributed. ``roots``: by index of a
-    collective, the rank to blame instead, which need not take part (passed_on_waits).
+    collective, the rank to blame instead, which need not take part (passed-on waits).
     """
     members: Counter[tuple[int, ...]] = Counter()
     late: Counter[int] = Counter()
     caused_ns: Counter[int] = Counter()
     wait_ns = receive_wait_ns = 0
     for at, each in enumerate(collectives):
-        if each.not_attributed or len(each.parts) < 2:
+        if each.not_attributed or len(each.spans) < 2:
             continue
         caused = each.caused_wait_ns
         wait_ns += caused
@@ -367,9 +359,7 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
     for took_part, number in members.items():
         counted.update(dict.fromkeys(took_part, number))
     ranks = [RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in counted.items()]
-    if not ranks:
-        return None
-    return Lateness(_latest_first(ranks), members.total(), wait_ns, receive_wait_ns)
+    return Lateness(_latest_first(ranks), members.total(), wait_ns, receive_wait_ns) if ranks else None
 
 
 def combined(windows: Iterable[Lateness]) -> Lateness | None:
@@ -390,3 +380,72 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
 
 def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:
     return tuple(sorted(ranks, key=lambda each: (-each.late_count, -each.caused_wait_ns, each.rank)))
+
+
+class Link(NamedTuple):
+    """A rank that came late because it was waiting."""
+
+    rank: int
+    group: str
+    """Group of the collective that it was waiting in."""
+
+
+class PassedOnWait(NamedTuple):
+    """The cause of a late rank's lateness."""
+
+    root: int
+    """Rank that all of them waited for in the end."""
+    chain: tuple[Link, ...]
+    """The late rank first. The last one waited for the root."""
+
+
+class _Wait(NamedTuple):
+    start_ns: int
+    end_ns: int
+    at: int
+    """Index of the collective."""
+
+
+def passed_on_waits(collectives: Sequence[Collective]) -> dict[int, PassedOnWait]:
+    """Return the passed-on waits, by index of their collective. Takes all of a step or of a trace."""
+    members = [(each.group, each.ranks if each.sender is not None else ()) for each in collectives]
+    if len({own for own, each in zip(members, collectives, strict=True) if not each.not_attributed}) < 2:
+        return {}
+    late = [each.late_rank for each in collectives]
+    waits: dict[int, list[_Wait]] = {}
+    for at, each in enumerate(collectives):
+        for rank, (start_ns, _) in each.spans.items() if late[at] is not None else ():
+            if wait_ns := each.wait_ns(rank):
+                waits.setdefault(rank, []).append(_Wait(start_ns, start_ns + wait_ns, at))
+    for own in waits.values():
+        own.sort()
+    longest = {rank: max(wait.end_ns - wait.start_ns for wait in own) for rank, own in waits.items()}
+
+    def longest_wait(rank: int, since_ns: int, until_ns: int, met: object) -> _Wait | None:
+        """Return the wait with other ranks where this one waited longest during this time, or None."""
+        best, most_ns = None, PASSED_ON_SHARE * (until_ns - since_ns)
+        for nth in range(bisect_left(waits[rank], (until_ns,)) - 1, -1, -1):
+            wait = waits[rank][nth]
+            if wait.start_ns + longest[rank] <= since_ns:
+                break
+            within_ns = min(wait.end_ns, until_ns) - max(wait.start_ns, since_ns)
+            if within_ns > 0 and within_ns >= most_ns and members[wait.at] != met:
+                best, most_ns = wait, within_ns
+        return best
+
+    found = {}
+    for at, each in enumerate(collectives):
+        blamed, met, chain = late[at], members[at], []
+        since_ns, until_ns = each.first_start_ns, each.last_start_ns
+        seen = {blamed}
+        while blamed is not None and blamed in waits:
+            wait = longest_wait(blamed, since_ns, until_ns, met)
+            if wait is None or late[wait.at] in seen:
+                break
+            chain.append(Link(blamed, collectives[wait.at].group))
+            blamed, met = late[wait.at], members[wait.at]
+            seen.add(blamed)
+            since_ns, until_ns = max(since_ns, wait.start_ns), wait.end_ns
+        if chain and blamed is not None:
+            found[at] = PassedOnWait(blamed, tuple(chain))
+    return found

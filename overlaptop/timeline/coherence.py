@@ -106,8 +106,12 @@ def check(
     if concurrent is not None:
         over &= ~(concurrent[earlier] | concurrent[later])
     if communicates is not None:
+        # If compute and communication often overlap on a queue, it is several streams: none is cut.
         differ = communicates[earlier] != communicates[later]
-        several = _several_streams(queue[earlier], differ, over)
+        numbers, at = np.unique(queue[earlier], return_inverse=True)
+        changes = np.bincount(at[differ], minlength=len(numbers))
+        overlaps = np.bincount(at[differ & over], minlength=len(numbers))
+        several = ((overlaps >= LEAST_OVERLAPS) & (overlaps * MANY > changes))[at]
         if count := int(np.count_nonzero(over & several)):
             found[SEVERAL_STREAMS] += count
         over &= ~several
@@ -145,21 +149,7 @@ def before_launch(start_ns: Times, launched_ns: Times) -> NDArray[np.bool_]:
     return early
 
 
-def _several_streams(
-    queue: NDArray[np.int64], differ: NDArray[np.bool_], over: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return a mask, shape (n,), of neighbours on a queue that is several streams: compute and
-    communication often overlap on it, so its durations are right and none is cut.
-    """
-    numbers, at = np.unique(queue, return_inverse=True)
-    changes = np.bincount(at[differ], minlength=len(numbers))
-    overlaps = np.bincount(at[differ & over], minlength=len(numbers))
-    several: NDArray[np.bool_] = (overlaps >= LEAST_OVERLAPS) & (overlaps * MANY > changes)
-    return several[at]
-
-
 def _far_away(start_ns: Times, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the few records that are far from most kept ones."""
     far = np.zeros(len(start_ns), dtype=np.bool_)
     at = np.flatnonzero(keep)
     if len(at) < 2:

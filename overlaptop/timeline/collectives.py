@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from operator import add
 from typing import NamedTuple
 
 ELEMENT_BYTES = {
@@ -44,7 +43,6 @@ _UNSHARED = frozenset(("broadcast", "reduce", "send", "recv"))
 
 def link_bytes(op: str, size_bytes: int | None, ranks: int | None, nodes: int = 1) -> LinkBytes | None:
     """Return the bytes that one rank sends and receives in one operation of `ranks` ranks, for a ring.
-
     `nodes`: the nodes that have the ranks, each as many. A ring leaves each node once. The rank gets the
     mean of its node's ranks.
 
@@ -59,11 +57,9 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None, nodes: int = 
     - send, receive: S, one way. A barrier: nothing.
 
     NCCL moves more if it sends flags with the data (small messages), and a different amount if the switch
-    adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
-
-    Returns None if the result is not known: for other ops (also gather and scatter, whose root moves more
-    than the others), for several different ops in one, for a send or receive in a group of several nodes,
-    and without a size or group.
+    adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce). None if not known: for
+    other ops (also gather and scatter, whose root moves more than the others), for several different ops in
+    one, for a send or receive in a group of several nodes, and without a size or group.
     """
     if ranks is not None and ranks <= 1:
         return LinkBytes(0, 0)
@@ -88,18 +84,14 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None, nodes: int = 
 
 def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
     """Return the sum each way. None if any part is not known."""
-    totals = LinkBytes(0, 0)
-    for part in parts:
-        if part is None:
-            return None
-        totals = LinkBytes(*map(add, totals, part))
-    return totals
+    known = tuple(parts)
+    columns = zip(LinkBytes(0, 0), *(part for part in known if part is not None), strict=True)
+    return None if None in known else LinkBytes(*map(sum, columns))
 
 
 @lru_cache(maxsize=256)
 def kind_of(op: str) -> str | None:
     """Return the operation of `op`, spelled like ``allreduce``, ``allgather``, ``reducescatter``, ``send``.
-
     `op` is as in `link_bytes`, or the name of NCCL's kernel. None for other operations (gather, scatter)
     and for several different ones in one.
     """
@@ -110,9 +102,7 @@ def kind_of(op: str) -> str | None:
 @lru_cache(maxsize=256)
 def has_root(op: str) -> bool:
     """Whether one rank sends to all others (broadcast, scatter) or receives from them (reduce, gather).
-
-    Only then may a rank leave before the last one arrives: in other operations each rank needs data from
-    all ranks. False for several different operations in one.
+    Only then may a rank leave before the last one arrives. False for several different operations in one.
     """
     kind, name = kind_of(op), op.lower()
     other = kind is None and "+" not in op and ("gather" in name or "scatter" in name)
@@ -148,9 +138,5 @@ def group_title(name: object, description: object) -> str:
 
 
 def sum_where_known(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    known = tuple(values)
+    return None if None in known else sum(value or 0 for value in known)

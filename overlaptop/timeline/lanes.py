@@ -143,10 +143,8 @@ class LaneRule:
 
 
 def parse_rule(text: str) -> LaneRule:
-    """Return a rule from ``LANE=REGEX``, such as ``comm=my_allreduce.*``.
-
-    Raises:
-        ValueError: not a rule; the message is one line for the user.
+    """Return a rule from ``LANE=REGEX``, such as ``comm=my_allreduce.*``. Raises ValueError if it is none,
+    with one line for the user.
     """
     lane, separator, pattern = text.partition("=")
     if not separator or not pattern:
@@ -160,10 +158,7 @@ def parse_rule(text: str) -> LaneRule:
 
 
 class LaneRules:
-    """The user's rules, then the built-in ones. The first match wins.
-
-    Results are cached per name and kind, so each name runs the regular expressions once.
-    """
+    """The user's rules, then the built-in ones. The first match wins. Results are cached."""
 
     def __init__(self, extra: Iterable[LaneRule] = ()) -> None:
         self._extra = tuple(extra)

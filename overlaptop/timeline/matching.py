@@ -11,6 +11,7 @@ batch_isend_irecv on NCCL) are one unit on each rank: the send to its one target
 one source. With several sources, it is not known which one the rank waited for.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -18,13 +19,11 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from overlaptop.timeline import collectives as ops
-from overlaptop.timeline.arrivals import Collective, Part
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import CollectiveSpan
 
 CERTAIN_WAIT = 20
 """A wait this many times as long as the residual is known to 5 %, however the bytes moved."""
-
-
 # Operations with equal bytes on all ranks. An all-to-all may be uneven, and the root of a gather or scatter
 # moves other amounts.
 _SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
@@ -39,8 +38,6 @@ class _Pair(NamedTuple):
     target: int
 
 
-_Paired: TypeAlias = dict[_Pair, list[CollectiveSpan]]
-"""Calls of one rank each, in order."""
 _Together: TypeAlias = dict[int, CollectiveSpan]
 """Calls that are one collective, by rank."""
 _Origins: TypeAlias = Mapping[int, int]
@@ -71,8 +68,8 @@ def match(
         clock_error_ns: maximum clock difference between the ranks of a group. Default 0.
     """
     of_group: dict[str, dict[int, list[CollectiveSpan]]] = {}
-    sent: _Paired = {}
-    received: _Paired = {}
+    sent: dict[_Pair, list[CollectiveSpan]] = {}
+    received: dict[_Pair, list[CollectiveSpan]] = {}
     found: list[Collective] = []
     for rank, issued in calls.items():
         for call in sorted(issued, key=_START):
@@ -93,20 +90,41 @@ def match(
             expected = (*expected, _SOMEBODY)
         own = frozenset(rank for rank in by_rank if rank in expected)
         found += [_collective(each, expected, own, error_ns, origins_ns) for each in _together(by_rank)]
-    found += _transfers(sent, received, clock_error_ns, origins_ns)
+    for pair in dict.fromkeys(chain(sent, received)):
+        sends, receives = sent.get(pair, []), received.get(pair, [])
+        if sends and receives and pair.source != pair.target:
+            number, error_ns = min(len(sends), len(receives)), clock_error_ns.get(pair.group, 0)
+            ends = zip(sends[-number:], receives[-number:], strict=True)
+            found += [_transfer(pair, send, receive, error_ns, origins_ns) for send, receive in ends]
+            continue
+        lost = f"rank {pair.source} is missing", f"rank {pair.target} is missing"
+        found += [_alone(pair.target, call, origins_ns, lost[0]) for call in receives]
+        alone = [call for call in sends if call.receives_from is None]
+        found += [_alone(pair.source, call, origins_ns, lost[1]) for call in alone]
     found.sort(key=attrgetter("first_start_ns"))
     return tuple(found)
 
 
 def _is_sized(op: str) -> bool:
-    """Whether the bytes must be the same on all ranks."""
     return all(ops.kind_of(part) in _SIZED for part in op.split("+"))
 
 
 def _together(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
     """Return the calls of one group that form one collective each."""
     if all(call.sequence is not None for issued in by_rank.values() for call in issued):
-        yield from _by_sequence(by_rank)
+        numbered: dict[tuple[int, int], _Together] = {}
+        first, last = [], []
+        for rank, issued in by_rank.items():
+            seen: Counter[int] = Counter()
+            for call in issued:
+                number = call.sequence or 0
+                numbered.setdefault((number, seen[number]), {})[rank] = call
+                seen[number] += 1
+            first.append(min(seen))
+            last.append(max(seen))
+        for (number, _), together in numbered.items():
+            if max(first) <= number <= min(last):
+                yield together
         return
     alike: dict[tuple[str, int | None], dict[int, list[CollectiveSpan]]] = {}
     for rank, issued in by_rank.items():
@@ -116,22 +134,6 @@ def _together(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together
     for each in alike.values():
         for back in range(min(map(len, each.values())), 0, -1):  # paired from the end
             yield {rank: issued[-back] for rank, issued in each.items()}
-
-
-def _by_sequence(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
-    numbered: dict[tuple[int, int], _Together] = {}
-    first, last = [], []
-    for rank, issued in by_rank.items():
-        seen: dict[int, int] = {}
-        for call in issued:
-            number = call.sequence or 0
-            nth = seen[number] = seen.get(number, -1) + 1
-            numbered.setdefault((number, nth), {})[rank] = call
-        first.append(min(seen))
-        last.append(max(seen))
-    for (number, _), together in numbered.items():
-        if max(first) <= number <= min(last):
-            yield together
 
 
 def _collective(
@@ -150,7 +152,7 @@ def _collective(
         first.op,
         first.group,
         first.bytes if alike_in_size else None,
-        _parts(together, origins_ns),
+        _spans(together, origins_ns),
         clock_error_ns=clock_error_ns,
     )
     if missing := len(expected) - len(own.intersection(together)):
@@ -171,42 +173,23 @@ def _collective(
 
 def _ends_disagree(made: Collective) -> bool:
     if ops.kind_of(made.op) == "alltoall":
-        return min(part.end_ns for part in made.parts) < made.last_start_ns
+        return min(end_ns for _, end_ns in made.spans.values()) < made.last_start_ns
     by_far = 2 * made.residual_ns > made.least_transfer_ns
     return by_far and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
-
-
-def _transfers(
-    sent: _Paired, received: _Paired, clock_error_ns: Mapping[str, int], origins_ns: _Origins
-) -> Iterable[Collective]:
-    """Return each send with its receive. Calls without a partner are not attributed."""
-    for pair in dict.fromkeys(chain(sent, received)):
-        sends, receives = sent.get(pair, []), received.get(pair, [])
-        if sends and receives and pair.source != pair.target:
-            number = min(len(sends), len(receives))
-            for send, receive in zip(sends[-number:], receives[-number:], strict=True):
-                yield _transfer(pair, send, receive, clock_error_ns.get(pair.group, 0), origins_ns)
-            continue
-        for call in receives:
-            yield _alone(pair.target, call, origins_ns, f"rank {pair.source} is missing")
-        for call in sends:
-            if call.receives_from is None:
-                yield _alone(pair.source, call, origins_ns, f"rank {pair.target} is missing")
 
 
 def _transfer(
     pair: _Pair, send: CollectiveSpan, receive: CollectiveSpan, clock_error_ns: int, origins_ns: _Origins
 ) -> Collective:
     plain = send.receives_from is None and receive.sends_to is None
-    parts = _parts({pair.source: send, pair.target: receive}, origins_ns)
-    of_rank = {part.rank: part for part in parts}
+    spans = _spans({pair.source: send, pair.target: receive}, origins_ns)
     size_bytes = receive.bytes if plain and send.bytes == receive.bytes else None
     made = Collective(
-        "recv", receive.group, size_bytes, parts, sender=pair.source, clock_error_ns=clock_error_ns
+        "recv", receive.group, size_bytes, spans, sender=pair.source, clock_error_ns=clock_error_ns
     )
     if plain and send.bytes != receive.bytes:
         why = "the ranks' sizes differ"
-    elif of_rank[pair.target].end_ns + clock_error_ns < of_rank[pair.source].start_ns:
+    elif spans[pair.target][1] + clock_error_ns < spans[pair.source][0]:
         why = "the ends disagree"  # it ended before its send began, so that is another one's send
     else:
         why = _clocks(made)
@@ -214,21 +197,18 @@ def _transfer(
 
 
 def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins, why: str) -> Collective:
-    return Collective(call.op, call.group, call.bytes, _parts({rank: call}, origins_ns), why)
+    return Collective(call.op, call.group, call.bytes, _spans({rank: call}, origins_ns), why)
 
 
 def _clocks(made: Collective) -> str:
     """Return why the clocks are too inexact to attribute its waits; empty if they are exact."""
-    if not made.clock_error_ns or len(made.parts) < 2:
-        return ""
-    return "the clocks are too uncertain" if made.clock_error_ns > made.longest_wait_ns else ""
+    is_blurred = len(made.spans) > 1 and made.clock_error_ns > made.longest_wait_ns
+    return "the clocks are too uncertain" if is_blurred else ""
 
 
-def _parts(together: _Together, origins_ns: _Origins) -> tuple[Part, ...]:
-    return tuple(
-        [
-            Part(rank, call.start_ns + origin_ns, call.end_ns + origin_ns)
-            for rank, call in sorted(together.items())
-            for origin_ns in (origins_ns.get(rank, 0),)
-        ]
-    )
+def _spans(together: _Together, origins_ns: _Origins) -> dict[int, tuple[int, int]]:
+    return {
+        rank: (call.start_ns + origin_ns, call.end_ns + origin_ns)
+        for rank, call in sorted(together.items())
+        for origin_ns in (origins_ns.get(rank, 0),)
+    }

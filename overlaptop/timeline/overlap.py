@@ -42,13 +42,10 @@ class Breakdown:
 def break_down(
     start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Spans, fused: Spans | None = None
 ) -> Breakdown:
-    """Break down the step ``[start_ns, end_ns)``.
+    """Break down the step ``[start_ns, end_ns)``. Raises ValueError if it ends before it starts.
 
     The lanes are (n, 2) arrays in ns on the same clock. They need not be canonical, and time outside the
     step does not count. `fused`: kernels that both compute and communicate, or None.
-
-    Raises:
-        ValueError: the step ends before it starts.
     """
     if end_ns < start_ns:
         raise ValueError(f"a step cannot end before it starts: [{start_ns}, {end_ns})")

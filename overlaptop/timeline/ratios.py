@@ -8,8 +8,6 @@ def overlap(hidden_ns: int, comm_ns: int) -> float | None:
 
 def speedup(compute_ns: int, comm_ns: int, fused_ns: int, step_ns: int) -> float | None:
     """``(compute + comm + fused) / step``: the speed-up over running them one after the other without gaps.
-    Savings within fused kernels are not known.
-
     Below 1 if the step is mostly copies and idle time. None if nothing ran.
     """
     busy_ns = compute_ns + comm_ns + fused_ns
@@ -18,9 +16,7 @@ def speedup(compute_ns: int, comm_ns: int, fused_ns: int, step_ns: int) -> float
 
 def attainable(compute_ns: int, comm_ns: int, fused_ns: int) -> float | None:
     """``(compute + comm + fused) / (max(compute, comm) + fused)``: the speed-up of perfect overlap, in
-    [1, 2].
-
-    None if nothing ran.
+    [1, 2]. None if nothing ran.
     """
     longer_ns = max(compute_ns, comm_ns) + fused_ns
     return (compute_ns + comm_ns + fused_ns) / longer_ns if longer_ns else None

@@ -4,9 +4,8 @@ A set of spans is an int64 array of shape (n, 2) in **canonical form**: sorted, 
 (touching intervals are one) and without empty intervals, so two equal sets are two equal arrays.
 `from_pairs` and `from_bounds` make that form; every other function expects and returns it. Times may lie
 anywhere within ±2**62 ns (as Unix time, until the year 2116). Nothing is rounded, and floats are refused
-because a float64 cannot hold today's Unix time to the nanosecond.
-
-Every function is O(n log n) or better and vectorised: 10,000 intervals take well under a millisecond.
+(TypeError) because a float64 cannot hold today's Unix time to the nanosecond. Input of another shape is a
+ValueError. Every function is O(n log n) or better and vectorised.
 """
 
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ Spans: TypeAlias = NDArray[np.int64]
 
 _TIME_MIN = np.iinfo(np.int64).min
 _TIME_MAX = np.iinfo(np.int64).max
-
-
 FEW = 64
 """Intervals of both sets together, up to which a loop computes an intersection faster than numpy."""
 
@@ -32,12 +29,7 @@ def empty() -> Spans:
 
 
 def from_pairs(pairs: ArrayLike) -> Spans:
-    """Canonical spans from (start, end) pairs in any order; empty and inverted pairs are dropped.
-
-    Raises:
-        ValueError: the pairs do not have shape (n, 2).
-        TypeError: the times are not integers.
-    """
+    """Canonical spans from (start, end) pairs in any order; empty and inverted pairs are dropped."""
     array = _whole_ns(pairs)
     if array.size == 0:
         return empty()
@@ -47,12 +39,7 @@ def from_pairs(pairs: ArrayLike) -> Spans:
 
 
 def from_bounds(starts_ns: ArrayLike, ends_ns: ArrayLike) -> Spans:
-    """Canonical spans from n starts and n ends in any order; empty and inverted intervals are dropped.
-
-    Raises:
-        ValueError: the numbers of starts and ends differ.
-        TypeError: the times are not integers.
-    """
+    """Canonical spans from n starts and n ends in any order; empty and inverted intervals are dropped."""
     starts, ends = _whole_ns(starts_ns), _whole_ns(ends_ns)
     if starts.ndim != 1 or starts.shape != ends.shape:
         raise ValueError(f"as many starts as ends, please: shapes {starts.shape} and {ends.shape}")
@@ -96,7 +83,6 @@ def intersection(a: Spans, b: Spans) -> Spans:
 
 
 def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
-    """Compute it in a loop: vectorising costs more than it saves on a handful of intervals."""
     shared = []
     at_a = at_b = 0
     while at_a < len(a) and at_b < len(b):
@@ -139,11 +125,7 @@ def length_ns(a: Spans) -> int:
 
 
 def lengths_within(a: Spans, starts_ns: ArrayLike, ends_ns: ArrayLike) -> NDArray[np.int64]:
-    """Return the length of `a` in each of n intervals ``[start, end)``, which may overlap. ns, shape (n,).
-
-    Raises:
-        TypeError: the times are not integers.
-    """
+    """Return the length in ns of `a` in each of n intervals, which may overlap. Shape (n,)."""
     starts, ends = _whole_ns(starts_ns), _whole_ns(ends_ns)
     if len(a) == 0:
         return np.zeros(len(starts), dtype=np.int64)
@@ -160,13 +142,8 @@ def lengths_within(a: Spans, starts_ns: ArrayLike, ends_ns: ArrayLike) -> NDArra
 
 
 def coalesce(a: Spans, max_segments: int) -> Spans:
-    """Return at most `max_segments` intervals that cover `a`, by closing the smallest gaps first.
-
-    For drawing and for messages of bounded size, not for arithmetic: the result is longer than `a` by the
-    closed gaps. Among equal gaps, the later ones are closed first.
-
-    Raises:
-        ValueError: `max_segments` is less than 1.
+    """Return at most `max_segments` intervals, 1 or more, that cover `a`, by closing the smallest gaps
+    first, the later one of equals. For drawing and for messages of bounded size, not for arithmetic.
     """
     if max_segments < 1:
         raise ValueError(f"max_segments must be at least 1, not {max_segments}")
@@ -177,18 +154,49 @@ def coalesce(a: Spans, max_segments: int) -> Spans:
     return _side_by_side(np.append(a[0, 0], a[kept + 1, 0]), np.append(a[kept, 1], a[-1, 1]))
 
 
+def innermost(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each of n calls of one thread was the innermost one.
+
+    Shape (m, 3): start and end in ns, and the call's index; m is below 2 n. The rows are in order of time,
+    do not overlap, and together cover all time with any call. A call that outlasts the call it began in is
+    cut off at that call's end.
+    """
+    pieces: list[tuple[int, int, int]] = []
+    around: list[tuple[int, int]] = []  # ends and indices of the open calls, the innermost last
+    reached = 0
+
+    def reach(to: int) -> None:
+        nonlocal reached
+        if to > reached:
+            pieces.append((reached, to, around[-1][1]))
+            reached = to
+
+    starts, ends = start_ns.tolist(), end_ns.tolist()
+    # If several calls begin together, the longest is the outermost.
+    for call in np.lexsort((-end_ns, start_ns)).tolist():
+        start, end = starts[call], ends[call]
+        while around and around[-1][0] <= start:
+            reach(around[-1][0])
+            around.pop()
+        if around:
+            reach(start)
+            end = min(end, around[-1][0])
+        else:
+            reached = start
+        around.append((end, call))
+    while around:
+        reach(around[-1][0])
+        around.pop()
+    return np.array(pieces, dtype=np.int64).reshape(-1, 3)
+
+
 def flatten(a: Spans) -> tuple[int, ...]:
     """Return ``(start, end, start, end, ...)`` as Python ints, the form in messages."""
     return tuple(a.ravel().tolist())
 
 
 def unflatten(flat: Sequence[int]) -> Spans:
-    """Return canonical spans from the output of `flatten`.
-
-    Raises:
-        ValueError: a start without its end.
-        TypeError: the times are not integers.
-    """
+    """Return canonical spans from the output of `flatten`."""
     return from_pairs(np.asarray(flat).reshape(-1, 2))
 
 

@@ -30,7 +30,7 @@ class PlayedSession(FakeSession):
     def tick(self):
         self.clock.pass_s(1)
         self.say(*(self._batches.pop(0) if self._batches else ()))
-        self.fleet.set_hub_state(HubState.ENDED if self.fleet.job_ended else self._hub_state)
+        self.fleet.set_hub_state(HubState.ENDED if self.fleet.hub().job_ended else self._hub_state)
         return super().tick()
 
 

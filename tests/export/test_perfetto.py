@@ -107,7 +107,8 @@ def test_a_flow_ties_each_collective_over_its_ranks() -> None:
                 assert track == "collectives"
                 ranks_of[flow].add((rank, start_ns))
     assert sorted(ranks_of.values(), key=min) == sorted(
-        ({(part.rank, part.start_ns) for part in each.parts} for each in job.collectives), key=min
+        ({(rank, start_ns) for rank, (start_ns, _) in each.spans.items()} for each in job.collectives),
+        key=min,
     )
     _, _, event = found.slices[0, "collectives"][-1]
     assert arguments(event)["late_rank"] == 2

@@ -1,5 +1,6 @@
 """What a hub publishes of its ranks' messages: their reports come to dashboards as outcomes."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import get_args
 
@@ -58,15 +59,15 @@ def _unheard(report):
 
 
 class PlayedFleet(JobState):
-    """A JobState behind a PlayedHub."""
+    """A JobState behind PlayedHubs, one a node."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self._hub = PlayedHub()
+        self._played = defaultdict(PlayedHub)
 
-    def apply(self, message):
-        for each in self._hub.publish(message):
-            super().apply(each)
+    def apply(self, message, node=""):
+        for each in self._played[node].publish(message):
+            super().apply(each, node)
 
 
 class PlayedJob:

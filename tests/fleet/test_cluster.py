@@ -106,42 +106,20 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     assert not snapshot.nodes[0].lost
 
 
-@pytest.fixture
-def connecting():
-    """A host with a job and one that is being connected, and their session."""
+@pytest.mark.parametrize("end", ["connects", "fails", "takes long"])
+def test_host_that_connects_is_waited_for_before_a_job_is_taken(end):
     cluster = Cluster()
     cluster.hosts[1] = FakeHost("gpu-b", cluster.clock, up=False)
-    return cluster, cluster.session()
-
-
-def test_host_that_connects_is_waited_for_before_a_job_is_taken(connecting):
-    cluster, session = connecting
+    session = cluster.session()
     session.tick()
     assert session.job_key is None
-    cluster.hosts[1].jobs = [record("job-2")]
-    cluster.hosts[1].connect()
-    cluster.look_again(session, 0.6)
-    assert (session.job_key, len(session.jobs)) == (None, 2)
-
-
-@pytest.mark.parametrize("failed", [True, False])
-def test_host_that_does_not_connect_keeps_nobody_waiting(connecting, failed):
-    cluster, session = connecting
-    if failed:
+    if end == "connects":
+        cluster.hosts[1].jobs = [record("job-2")]
+        cluster.hosts[1].connect()
+    elif end == "fails":
         cluster.hosts[1].cut("gpu-b: permission denied")
-    session.tick()
-    if not failed:
-        assert session.job_key is None
-        cluster.look_again(session, SETTLE_S)
-    assert session.job_key == "job-1"
-
-
-def test_a_job_that_is_asked_for_is_waited_for(cluster):
-    session = cluster.session(JobSelector(key="job-2"))
-    assert session.tick().hub_note == "waiting for job job-2 on gpu-a, gpu-b"
-    cluster.hosts[1].jobs.append(record("job-2"))
-    cluster.look_again(session)
-    assert (session.job_key, cluster.hosts[1].hub.to.job) == ("job-2", "job-2")
+    cluster.look_again(session, SETTLE_S if end == "takes long" else 0.6)
+    assert (session.job_key, len(session.jobs)) == ((None, 2) if end == "connects" else ("job-1", 1))
 
 
 def test_note_names_hosts_that_connect_or_why_they_do_not():
@@ -174,6 +152,15 @@ def test_host_that_cannot_list_its_jobs_disturbs_no_other(cluster):
     assert (snapshot.hub_state, snapshot.nodes[1].ranks) == (HubState.LIVE, (2, 3))
 
 
+def test_hub_of_another_job_does_not_disturb_the_others(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.send_history(cluster.hosts[1], job="job-9")
+    snapshot = session.tick()
+    assert (snapshot.job.job, snapshot.ranks[0].last.step) == ("job-1", 0)
+    assert states(snapshot)[1] == ("gpu-b", "waiting", "its hub has another job")
+
+
 # Nodes that come and go
 
 
@@ -204,46 +191,9 @@ def test_connection_that_is_back_brings_what_was_missed(cluster):
     assert not any(view.node_lost for view in snapshot.ranks)
 
 
-def test_ranks_started_again_begin_anew_and_the_others_go_on(cluster):
-    session = cluster.session()
-    cluster.live(session)
-    cluster.go_on(1)
-    session.tick()
-    host = cluster.hosts[1]
-    host.jobs = [record(hub_pid=2)]
-    cluster.look_again(session)
-    assert host.hubs[0].closed
-    cluster.send_history(host, pid=7000)
-    snapshot = session.tick()
-    assert [[known.step for known in view.history] for view in snapshot.ranks] == [[0, 1], [0, 1], [0], [0]]
-    assert len(cluster.hosts[0].hubs) == 1
-
-
 def test_job_that_starts_again_under_another_key_is_followed(cluster):
-    session = cluster.session(JobSelector(key="job-1"))
-    cluster.live(session)
     for host in cluster.hosts:
-        host.hub.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(host)), status(ended=True))
-        host.hub.alive = False
-        host.jobs = []
-    snapshot = cluster.look_again(session)
-    assert snapshot.hub_state is HubState.ENDED
-    assert states(snapshot)[0] == ("gpu-a", "ended", "if train.py is started again, it is shown here")
-    for host in cluster.hosts:
-        host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
-    snapshot = cluster.look_again(session)
-    assert (session.job_key, snapshot.job.job, snapshot.hub_state) == ("job-7", "job-1", HubState.ENDED)
-    assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
-    session.tick()
-    cluster.send_history(cluster.hosts[0], 3, job="job-7")
-    snapshot = session.tick()
-    assert (snapshot.job.job, snapshot.hub_state) == ("job-7", HubState.LIVE)
-    assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
-
-
-def test_job_of_the_same_script_beside_it_is_no_restart(cluster):
-    for host in cluster.hosts:
-        host.jobs.append(record("job-2"))
+        host.jobs.append(record("job-2"))  # the same script beside it is no restart
     session = cluster.session(JobSelector(key="job-1"))
     cluster.live(session)
     cluster.look_again(session)
@@ -252,8 +202,19 @@ def test_job_of_the_same_script_beside_it_is_no_restart(cluster):
         host.hub.alive = False
         host.jobs = [record("job-2")]
     cluster.look_again(session)
-    assert cluster.look_again(session).hub_state is HubState.ENDED
-    assert session.job_key == "job-1"
+    snapshot = cluster.look_again(session)
+    assert snapshot.hub_state is HubState.ENDED
+    assert states(snapshot)[0] == ("gpu-a", "ended", "if train.py is started again, it is shown here")
+    for host in cluster.hosts:
+        host.jobs = [record("job-2"), record("job-7", hub_pid=9), record("job-8", script="other.py")]
+    snapshot = cluster.look_again(session)
+    assert (session.job_key, snapshot.job.job, snapshot.hub_state) == ("job-7", "job-1", HubState.ENDED)
+    assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
+    session.tick()
+    cluster.send_history(cluster.hosts[0], 3, job="job-7")
+    snapshot = session.tick()
+    assert (snapshot.job.job, snapshot.hub_state) == ("job-7", HubState.LIVE)
+    assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
 
 
 def test_restarted_job_is_followed_although_a_node_is_lost(cluster):
@@ -331,17 +292,6 @@ def test_nothing_is_sent_while_a_node_cannot_be_changed(cluster, harm, why):
     assert session.send(trial) == f"{why}: a trial needs all ranks"
     assert sent_to_hosts(cluster, Command) == [[], []]
     assert session.tick().commands == ()
-
-
-def test_nothing_is_sent_while_ranks_are_on_unwatched_hosts(cluster):
-    unwatched = cluster.hosts.pop()
-    session = cluster.session()
-    session.tick()
-    cluster.hosts.append(unwatched)
-    cluster.send_history(cluster.hosts[0])
-    session.tick()
-    why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
-    assert why == "ranks 2-3 have not been seen (is their host watched?): a change needs all ranks"
 
 
 def test_without_a_job_or_read_only_nothing_is_sent(cluster):

@@ -5,12 +5,24 @@ from msgspec.structs import replace
 
 from overlaptop.fleet import commands as fold
 from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.knobs import NOT_ALLOWED, job_knobs
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import RankEnd
+from overlaptop.wire.messages import AGENT_DISABLED, RankEnd
 
 from .builders import BUCKET_CAP_MB, T0, S, info, report, step, unmeasured
 from .hub import PlayedHub, PlayedJob
+
+
+def test_rank_that_takes_no_commands_is_shown_with_how_to_allow():
+    good = (info(0, control_allowed=True), (BUCKET_CAP_MB,))
+    aside = info(1, control_allowed=False, source="none", source_reason=AGENT_DISABLED)
+    for others, refusal in (
+        ((), ""),
+        (((info(1), good[1]),), NOT_ALLOWED),
+        (((aside, good[1]),), f"rank 1: {AGENT_DISABLED}"),
+    ):
+        assert [each.refusal for each in job_knobs((good, *others))] == [refusal]
 
 
 def capture(steps=5, at_ns=T0):
@@ -91,12 +103,6 @@ def test_live_overlap_is_of_the_measured_steps_just_before(job):
     assert (newest(job).ranks[1].live_overlap, newest(job).ranks[1].live_steps) == (None, 0)
 
 
-def test_a_command_that_comes_again_from_the_hub_is_one_command(job):
-    command = capture()
-    job.send(command, replace(command, at_ns=T0 + 7))
-    assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
-
-
 def test_newest_commands_are_kept_and_trials_dropped_first(job):
     persons = [capture(at_ns=T0 + number) for number in range(3)]
     trials = [
@@ -106,24 +112,6 @@ def test_newest_commands_are_kept_and_trials_dropped_first(job):
     job.send(*reversed(persons), *trials)
     kept = [each.id for each in job.fleet.snapshot().commands]
     assert kept == [each.id for each in (*persons, *trials[3:])]
-
-
-def test_trial_has_the_value_that_it_tries_and_is_no_change(job):
-    trial = replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0)
-    delay = replace(commands.make_delay(1, 1, commands.HOST, 20), at_ns=T0 + 1)
-    job.send(trial, delay, *(report(rank, trial, "tried", 40) for rank in (0, 1)))
-    tried, asked = job.fleet.snapshot().commands
-    assert (tried.state, tried.done, tried.step, tried.value) == ("tried", True, 40, 50)
-    assert (asked.knob, asked.value) == ("", None)
-    assert job.fleet.snapshot().changes == ()
-
-
-@pytest.mark.parametrize("why", ["captured", "transitional", "trial"])
-def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
-    for rank in (0, 1):
-        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), **{why: True}))
-    assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
-    assert job.fleet.snapshot().totals.step == 2
 
 
 def test_changes_of_a_replaced_process_are_forgotten(job):

@@ -3,14 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replaced
 
-from overlaptop.fleet import job_state
-from overlaptop.fleet.job_state import (
-    MAX_NOTICES,
-    MAX_SAMPLES,
-    MAX_STACKS,
-    RECENT_DETAILS,
-    JobState,
-)
+from overlaptop.fleet import rank_state
+from overlaptop.fleet.job_state import MAX_NOTICES, JobState
+from overlaptop.fleet.notices import TOGETHER_NS, grouped
+from overlaptop.fleet.rank_state import MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS, evidence_steps
@@ -50,32 +46,6 @@ def fleet(clock):
     return fleet
 
 
-def test_job_has_as_many_ranks_as_its_process_group(fleet):
-    snapshot = feed(fleet, info(0, world_size=4), info(1, world_size=4))
-    assert snapshot.job.world_size == 4
-    assert [view.rank for view in snapshot.ranks] == [0, 1, 2, 3]
-
-
-def test_nothing_is_claimed_of_announced_ranks_before_they_come(fleet):
-    snapshot = feed(fleet)
-    assert [view.rank for view in snapshot.ranks] == [0, 1]
-    for view in snapshot.ranks:
-        known = (view.info, view.last, view.age_s, view.machine, view.device, view.numa, view.traffic)
-        assert known == (None,) * 7
-        assert (view.samples, view.stale, view.ended) == ((), False, False)
-    totals = snapshot.totals
-    assert (totals.step, totals.step_ns, totals.overlap, totals.exposed_ns) == (None,) * 4
-    assert (totals.stall_ns, totals.idle_ns, totals.speedup, totals.attainable) == (None,) * 4
-
-
-def test_newest_measured_step_outlives_a_history_without_any(fleet):
-    view = feed(
-        fleet, step(0, 0), *(unmeasured(0, number) for number in range(1, HISTORY_STEPS + 50))
-    ).ranks[0]
-    assert (len(view.history), view.history[-1]) == (HISTORY_STEPS, view.last)
-    assert (view.last.step, view.measured.step) == (HISTORY_STEPS + 49, 0)
-
-
 @pytest.mark.parametrize("shift_ns", [0, 30 * MS], ids=["same", "better clock"])
 def test_history_that_comes_again_changes_nothing(fleet, shift_ns):
     def history(shift_ns, steps=5):
@@ -88,14 +58,6 @@ def test_history_that_comes_again_changes_nothing(fleet, shift_ns):
     assert (again.ranks[0].history[:5], again.ranks[0].samples) == (before.history, before.samples)
     assert ([fresh.step for fresh in again.fresh], again.fresh_samples) == ([5, 6], ())
     assert len(again.notices) == 1
-
-
-def test_stack_samples_of_the_last_seconds_are_kept(fleet):
-    sent = [stacks(0, second) for second in range(MAX_STACKS + 5)]
-    assert feed(fleet, *sent).ranks[0].stacks == tuple(sent[5:])
-    again = feed(fleet, welcome(), sent[-1], status()).ranks[0].stacks
-    assert again == tuple(sent[5:]), "the hub's history came again"
-    assert feed(fleet, stacks(0, 7)).ranks[0].stacks == (stacks(0, 7),), "the clock was set back"
 
 
 def test_a_restarted_rank_begins_anew(fleet):
@@ -118,23 +80,11 @@ def test_another_job_empties_the_fleet_and_the_same_one_does_not(fleet):
     assert other.notices == ()
 
 
-@pytest.mark.parametrize(
-    ("make", "fresh_of"),
-    [
-        (lambda rank, number: step(rank, number), lambda snapshot: snapshot.fresh),
-        (lambda rank, number: sample(rank, number), lambda snapshot: snapshot.fresh_samples),
-    ],
-    ids=["steps", "samples"],
-)
-def test_fresh_steps_are_handed_out_once_in_order_and_bounded(fleet, make, fresh_of, monkeypatch):
-    monkeypatch.setattr(job_state, "MAX_FRESH", 20)
-    sent = (make(1, 0), make(0, 0), make(0, 1))
-    assert fresh_of(feed(fleet, *sent)) == sent
-    assert fresh_of(feed(fleet)) == ()
-    sent = [make(0, number) for number in range(2, 29)]
-    snapshot = feed(fleet, *sent)
-    assert fresh_of(snapshot) == tuple(sent[7:])
-    assert snapshot.totals.dropped == 7
+def test_fresh_steps_and_samples_are_handed_out_once_in_order(fleet):
+    steps, samples = (step(1, 0), step(0, 0), step(0, 1)), (sample(1, 0), sample(0, 0), sample(0, 1))
+    snapshot = feed(fleet, *steps, *samples)
+    assert (snapshot.fresh, snapshot.fresh_samples) == (steps, samples)
+    assert (feed(fleet).fresh, feed(fleet).fresh_samples) == ((), ())
 
 
 @pytest.mark.parametrize(("step_ms", "stale_s"), [(80, 5), (2000, 10)])
@@ -158,14 +108,6 @@ def test_job_that_hung_before_the_dashboard_is_stale_at_once(clock):
     assert view.age_s == pytest.approx(60 - 0.080, abs=1e-6)
 
 
-def test_every_rank_has_ended_once_all_that_were_seen_have(fleet):
-    assert not fleet.every_rank_ended
-    feed(fleet, info(0), info(1), RankEnd(0, T0, True), status(ended=True))
-    assert (fleet.every_rank_ended, fleet.job_ended) == (False, True)
-    feed(fleet, RankEnd(1, T0, False), welcome())
-    assert (fleet.every_rank_ended, fleet.job_ended) == (True, False)
-
-
 def test_what_was_dropped_on_all_parts_of_the_way_is_added_up(fleet):
     feed(fleet, step(0, 0, dropped=3), step(1, 0, dropped=4), status(dropped=10))
     fleet.set_hub_state(HubState.LIVE, dropped=100)
@@ -179,25 +121,15 @@ def test_notices_are_bounded_and_none_is_kept_twice(fleet):
     assert feed(fleet, *notices, notices[-1]).notices == tuple(notices[-MAX_NOTICES:])
 
 
-def test_hub_connection_keeps_the_time_of_its_last_change(fleet, clock):
-    fleet.set_hub_state(HubState.LIVE)
-    since_ns = clock.at_ns
-    clock.pass_s(5)
-    fleet.set_hub_state(HubState.LIVE)
-    assert feed(fleet).hub_since_ns == since_ns
-    fleet.set_hub_state(HubState.STALE, "why")
-    snapshot = feed(fleet)
-    assert (snapshot.hub_state, snapshot.hub_note, snapshot.hub_since_ns) == (
-        HubState.STALE,
-        "why",
-        clock.at_ns,
-    )
+def test_same_text_of_several_ranks_is_one_notice():
+    def ranks_of(*of_ranks):
+        made = (Notice(rank, at_ns, level, "host instead of events") for rank, at_ns, level in of_ranks)
+        return [(each.ranks, each.at_ns) for each in grouped(made)]
 
-
-def test_the_newest_details_are_kept(fleet):
-    view = feed(fleet, *(detail(0, at) for at in range(2 * RECENT_DETAILS))).ranks[0]
-    assert view.detail.step == 2 * RECENT_DETAILS - 1
-    assert [each.step for each in view.details] == list(range(RECENT_DETAILS, 2 * RECENT_DETAILS))
+    late_ns = T0 + TOGETHER_NS + 2
+    assert ranks_of((2, T0, "info"), (0, T0 + 1, "info"), (1, T0 - 1, "info")) == [((0, 1, 2), T0 - 1)]
+    apart = ranks_of((0, T0, "info"), (0, T0 + 1, "info"), (1, late_ns, "info"), (1, late_ns, "error"))
+    assert [ranks for ranks, _ in apart] == [(0,), (0,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("rank", [4096, 1 << 20])
@@ -216,13 +148,6 @@ def test_idle_is_unknown_where_the_source_cannot_see_it(fleet):
     assert feed(fleet, info(1), step(1, 0, idle=7)).totals.idle_ns == 7 * MS
 
 
-def test_least_launch_lead_counts_and_launch_bound_are_named(fleet):
-    assert feed(fleet, info(0), info(1), step(0, 0)).totals.launch_lead_ns is None
-    ahead, level = step(0, 1, launch_lead_ns=40 * MS), step(1, 1, idle=20, launch_lead_ns=0)
-    totals = feed(fleet, ahead, level).totals
-    assert (totals.launch_lead_ns, totals.launch_bound) == (0, (1,))
-
-
 def test_ranks_that_ended_count_only_when_all_have(fleet):
     feed(fleet, info(0), info(1), step(0, 3), step(1, 9))
     assert feed(fleet).totals.step == 3
@@ -239,22 +164,6 @@ def test_figures_are_of_steps_that_all_ranks_have_measured(fleet):
     totals = snapshot.totals
     assert (totals.step, totals.measured_step, totals.ranks) == (3, 2, 2)
     assert (totals.first_step, totals.steps, totals.idle_ns) == (1, 2, 1.5 * MS)
-
-
-def test_rank_that_measures_more_steps_does_not_count_more(fleet):
-    often = [step(0, number, comm=40, hidden=10, idle=10) for number in range(4)]
-    seldom = [
-        unmeasured(1, 0),
-        step(1, 1, comm=10, hidden=10, idle=0),
-        unmeasured(1, 2),
-        step(1, 3, idle=2),
-    ]
-    totals = feed(fleet, info(0), info(1), *often, *seldom).totals
-    assert (totals.ranks, totals.first_step, totals.steps, totals.idle_ns) == (2, 1, 2, 5.5 * MS)
-    often = [step(0, number) for number in range(4, 40)]
-    seldom = [(unmeasured, step)[number % 2](1, number) for number in range(4, 40)]
-    snapshot = feed(fleet, *often, *seldom)
-    assert total(snapshot.ranks, 0, Window.STEPS).steps == 10
 
 
 @given(
@@ -311,29 +220,12 @@ def test_window_begins_anew_where_a_setting_was_changed(fleet):
     assert (totals.steps, totals.idle_ns) == (2, 2 * MS)
 
 
-def test_window_leaves_out_a_trial_and_goes_on_behind_it(fleet):
-    switched, tried = (
-        {"trial": True, "transitional": True, "comm_ns": None},
-        {"trial": True, "comm_ns": None},
-    )
-    trial = [replaced(step(0, 5 + at), **(tried if at % 3 else switched)) for at in range(4)]
-    behind = [step(0, 9, idle=5)]
-    totals = feed(fleet, info(0), *(step(0, at, idle=1) for at in range(5)), *trial, *behind).totals
-    assert (totals.steps, totals.first_step) == (6, 0)
-
-
 def test_step_in_which_the_job_paused_is_left_out(fleet):
     going = [step(0, number) for number in range(9)]
     totals = feed(fleet, info(0), *going, step(0, 9, idle=60_000), step(0, 10, start_ns=T0 + 62 * S)).totals
     assert (totals.steps, totals.step_ns, totals.paused_steps) == (2, 80 * MS, 1)
     slow = [step(1, number, idle=12_000) for number in range(3)]
     assert feed(fleet, info(1), *slow, RankEnd(0, T0, True)).totals.paused_steps == 0
-
-
-def test_ranks_that_count_apart_are_each_taken_at_their_newest(fleet):
-    snapshot = feed(fleet, info(0), info(1), step(0, 5), step(1, 1000))
-    assert [view.measured.step for view in snapshot.ranks] == [5, 1000]
-    assert (snapshot.totals.measured_step, snapshot.totals.ranks) == (None, 2)
 
 
 # The machine under the ranks.
@@ -353,12 +245,6 @@ def test_samples_of_a_minute_are_kept_and_bounded(fleet):
 def moving(rank, number, link):
     """A step of 80 ms that moves so many bytes each way; the tenth ends shortly after T0."""
     return step(rank, number, start_ns=T0 + (number - 9) * 80 * MS, link_tx_bytes=link, link_rx_bytes=link)
-
-
-def test_traffic_is_looked_at_again_with_each_sample(fleet):
-    before = feed(fleet, info(0), device(0), moving(0, 0, 0), sample(0, 0.0)).ranks[0].traffic
-    assert feed(fleet, moving(0, 1, 0)).ranks[0].traffic is before
-    assert feed(fleet, sample(0, 0.5, nvlink=(30 * GB, 0))).ranks[0].traffic.rx_bytes_per_s == 25 * GB
 
 
 def test_ranks_on_one_gpu_are_counted_together_while_they_run(fleet):
@@ -382,52 +268,47 @@ def test_collectives_on_cpus_are_not_claimed_for_links(fleet):
 # Uneven inputs: one rank has no more steps, and waits for the others as in DDP's Join.
 
 
-def uneven(fleet, clock, *, stopped_at=5, more=60):
-    """Rank 1 makes no step after `stopped_at`; rank 0 goes on, a step a second."""
+def test_rank_that_stopped_holds_the_others_figures_until_all_stop(fleet, clock):
+    """Uneven inputs: rank 1 has no more steps, and waits for the other as in DDP's Join."""
     feed(fleet, info(0), info(1))
-    for number in range(stopped_at + more):
-        ranks = (0, 1) if number <= stopped_at else (0,)
+    for number in range(65):
+        ranks = (0, 1) if number <= 5 else (0,)
         snapshot = feed(fleet, *(step(rank, number, start_ns=T0 + number * S) for rank in ranks))
         clock.pass_s(1)
-    return snapshot
-
-
-def test_a_rank_that_stopped_holds_the_others_figures_no_more(fleet, clock):
-    snapshot = uneven(fleet, clock)
-    assert snapshot.totals.step == 64
-    assert snapshot.totals.ranks == 1
-    assert snapshot.totals.first_step > 40
-    stopped = snapshot.ranks[1]
-    assert (stopped.stale, stopped.measured.step) == (True, 5)
-    assert stopped.age_s > 50
-    assert snapshot.ranks[0].measured.step == 64
-
-
-def test_where_all_ranks_stopped_all_count(fleet, clock):
-    uneven(fleet, clock, more=2)
+    totals = snapshot.totals
+    assert (totals.step, totals.ranks, totals.first_step > 40) == (64, 1, True)
+    assert [(view.stale, view.measured.step) for view in snapshot.ranks] == [(False, 64), (True, 5)]
     clock.pass_s(100)
-    snapshot = fleet.snapshot()
-    assert all(view.stale for view in snapshot.ranks)
-    assert (snapshot.totals.step, snapshot.totals.ranks) == (5, 2)
+    assert [view.stale for view in fleet.snapshot().ranks] == [True, True]
+    assert (fleet.snapshot().totals.step, fleet.snapshot().totals.ranks) == (5, 2)
 
 
-def test_measured_steps_are_kept_for_longer_than_the_others(fleet):
-    feed(fleet, info(0))
-    for number in range(HISTORY_STEPS + 10 * EVIDENCE_STEPS + 50):
-        fleet.apply((unmeasured if number % 10 else step)(0, number))
-    (view,) = [each for each in fleet.snapshot().ranks if each.rank == 0]
-    assert (len(view.history), len(view.older)) == (HISTORY_STEPS, EVIDENCE_STEPS)
-    assert all(each.measured for each in view.older)
-    assert view.history[0].step - view.older[-1].step <= 10
-
-
-def test_many_ranks_share_the_steps_that_are_kept():
+@pytest.mark.parametrize(
+    ("ranks", "kept", "older"),
+    [(2, HISTORY_STEPS, EVIDENCE_STEPS), (1024, MOST_HISTORY_STEPS // 1024, evidence_steps(1024))],
+)
+def test_measured_steps_are_kept_longest_and_many_ranks_share(ranks, kept, older):
     fleet = JobState(Clock())
-    fleet.apply(welcome(world_size=1024))
-    fleet.snapshot()
-    for number in range(MOST_HISTORY_STEPS // 1024 + 300):
-        fleet.apply(step(5, number))
-    view = fleet.snapshot().ranks[5]
-    assert len(view.history) == MOST_HISTORY_STEPS // 1024
-    assert len(view.older) == evidence_steps(1024) < EVIDENCE_STEPS
-    assert view.older[-1].step == view.history[0].step - 1
+    feed(fleet, welcome(world_size=ranks))
+    for number in range(kept + 10 * older + 50):
+        fleet.apply((unmeasured if number % 10 else step)(0, number))
+    view = fleet.snapshot().ranks[0]
+    assert (len(view.history), len(view.older)) == (kept, older)
+    assert all(each.measured for each in view.older)
+    assert 0 < view.history[0].step - view.older[-1].step <= 10
+
+
+def test_timelines_are_bounded_and_come_back_unchanged(fleet):
+    long = replaced(detail(0, 0), compute_spans_ns=tuple(range(1 << 40, (1 << 40) + 8_000)))
+    view = feed(fleet, *(replaced(long, step=number) for number in range(80))).ranks[0]
+    assert [each.step for each in view.details] == list(range(80 - RECENT_DETAILS, 80))
+    assert sum(len(each.packed) for each in view.timelines) <= rank_state.MAX_RANK_TIMELINE_BYTES
+    assert 1 < len(view.timelines) < 80
+    assert view.timelines[-1].unpack() == replaced(long, step=79)
+
+
+def test_stack_samples_are_bounded_and_known_once(fleet):
+    sent = [stacks(0, second) for second in range(MAX_STACKS + 5)]
+    assert feed(fleet, *sent).ranks[0].stacks == tuple(sent[5:])
+    assert feed(fleet, welcome(), sent[-1], status()).ranks[0].stacks == tuple(sent[5:])
+    assert feed(fleet, stacks(0, 7)).ranks[0].stacks == (stacks(0, 7),), "the clock was set back"

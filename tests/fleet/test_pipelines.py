@@ -26,12 +26,6 @@ def test_nobody_is_late_in_a_pipeline_of_equal_stages(schedule, stages, micro_ba
 
 
 @schedules
-@groups
-def test_nobody_is_late_where_all_end_a_step_with_the_last(schedule, group):
-    assert seen(schedule, 4, 4, group=group, together=True).wait_window.late == ()
-
-
-@schedules
 @shapes
 @pytest.mark.parametrize("which", [0, 1, -1])
 def test_a_stage_that_computes_three_times_as_long_is_late(schedule, stages, micro_batches, which):

@@ -4,7 +4,6 @@ import pytest
 
 from overlaptop.fleet import records
 from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
@@ -107,49 +106,45 @@ WAIT_FIELDS = (
 )  # fmt: skip
 
 
-def test_a_record_splits_communication_where_the_ranks_were_compared():
-    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
+@pytest.mark.parametrize(
+    ("ranks", "members", "fields"),
+    [
+        ({0: calls((0, 30)), 1: calls((20, 30))}, (0, 1), [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]),
+        ({0: calls((0, 30))}, (0, 1), [None, None, 30 * MS, None, None, None]),
+        ({0: calls((12, 30)), 1: calls((20, 30))}, (0, 1), [8 * MS, 10 * MS, 12 * MS, None, None, 1]),
+        (  # the late rank is awaited longest, and others are often last by a little
+            {0: calls((0, 30), (31, 40), (42, 50)), 1: calls((20, 30), (30, 40), (41, 50))},
+            (0, 1),
+            [20 * MS, 10 * MS, 0, 10 * MS, 0, 1],
+        ),
+        (
+            {0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))},
+            (0, 1, 2),
+            [20 * MS, 10 * MS, 0, 10 * MS, 0, None],
+        ),
+    ],
+)
+def test_a_record_splits_communication_where_the_ranks_were_compared(ranks, members, fields):
+    waits = waits_of(ranks, members={"0": members})
     record = step_record("j", info(0), step(0, 3), waits)
-    assert [record[name] for name in WAIT_FIELDS] == [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]
+    assert [record[name] for name in WAIT_FIELDS] == fields
+    trace = json.loads(as_json(records.trace_rank_record(0, step(0, 3), waits, compute_exact=True)))
+    assert [trace[name] for name in WAIT_FIELDS] == fields
     unknown = step_record("j", info(0), step(0, 3))
     assert [unknown[name] for name in WAIT_FIELDS] == [None] * 6
 
 
-def test_the_late_rank_is_who_was_awaited_longest_whoever_was_last_by_a_little_more_often():
-    waits = waits_of({0: calls((0, 30), (31, 40), (42, 50)), 1: calls((20, 30), (30, 40), (41, 50))})
-    assert step_record("j", info(0), step(0, 3), waits)["late_rank"] == 1
-
-
-def test_no_rank_is_late_where_several_come_last():
-    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))})
-    assert [waits.late_rank(rank) for rank in range(3)] == [None, None, None]
-    window = window_of([waits])
-    assert window.exposed_wait_ns == pytest.approx(10 * MS / 3, abs=1), "nobody is left out as the late one"
-
-
-def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is():
-    waits = waits_of({0: calls((0, 30))}, members={"0": (0, 1)})
-    whole = records.trace_rank_record(0, step(0, 3), waits, compute_exact=True)
-    record = json.loads(as_json(whole))
-    assert [record[name] for name in WAIT_FIELDS] == [None, None, 30 * MS, None, None, None]
-
-
-def test_of_a_step_of_which_only_hidden_communication_is_split_what_was_exposed_is_unknown():
-    waits = waits_of({0: calls((12, 30)), 1: calls((20, 30))})
-    record = step_record("j", info(0), step(0, 3), waits)
-    assert [record[name] for name in WAIT_FIELDS] == [8 * MS, 10 * MS, 12 * MS, None, None, 1]
-
-
-def test_what_is_exposed_of_waiting_is_a_bound_where_compute_is_one():
-    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
-    assert step_record("j", info(0, exact=False), step(0, 3), waits)["bounds"]["exposed_wait_ns"] == "≥"
-    assert "exposed_wait_ns" not in step_record("j", info(0, exact=False), step(0, 3))["bounds"]
-
-
-def test_what_is_split_is_a_bound_where_not_all_is():
-    waits = waits_of({0: calls((12, 30)), 1: calls((20, 30))})
-    assert step_record("j", info(0), step(0, 3), waits)["bounds"] == {"wait_ns": "≥", "transfer_ns": "≥"}
-    waits = waits_of({0: calls((5, 30)), 1: calls((20, 30))})
-    assert set(step_record("j", info(0), step(0, 3), waits)["bounds"]) == {
-        *("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns")
-    }
+@pytest.mark.parametrize(
+    ("start", "exact", "bounded"),
+    [
+        (12, True, {"wait_ns", "transfer_ns"}),
+        (5, True, {"wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns"}),
+        (0, True, set()),
+        (0, False, {"exposed_wait_ns", "exposed_transfer_ns"}),
+    ],
+)
+def test_figures_are_bounds_where_not_all_is_known(start, exact, bounded):
+    waits = waits_of({0: calls((start, 30)), 1: calls((20, 30))})
+    bounds = step_record("j", info(0, exact=exact), step(0, 3), waits)["bounds"]
+    assert {name for name, sign in bounds.items() if sign == "≥" and name in WAIT_FIELDS} == bounded
+    assert bool(bounds.keys() - set(WAIT_FIELDS)) is not exact

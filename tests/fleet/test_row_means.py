@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.fleet.past import over_window
-from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import Window
+from overlaptop.fleet.totals import with_means
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import MS, T0, info, status, step, unmeasured, welcome
+from tests.fleet.builders import T0, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import split_step, waiting_job
 
@@ -22,6 +22,7 @@ def test_the_totals_are_the_mean_of_the_rows(lengths_ms):
     session = job()
     for number, length_ms in enumerate(lengths_ms):
         session.say(step(0, number, hidden=10), step(1, number, comm=length_ms, hidden=1))
+    session.say(unmeasured(0, len(lengths_ms), ms=200), unmeasured(1, len(lengths_ms), ms=200))
     snapshot = with_means(session.tick())
     rows = [view.row for view in snapshot.ranks]
     for name in ("step_ns", "exposed_ns", "stall_ns", "idle_ns"):
@@ -30,14 +31,6 @@ def test_the_totals_are_the_mean_of_the_rows(lengths_ms):
     assert sum(row.hidden_ns for row in rows) / sum(row.comm_ns for row in rows) == pytest.approx(
         snapshot.totals.overlap
     )
-
-
-def test_lane_totals_are_of_measured_steps_and_length_of_all():
-    session = job()
-    session.say(step(0, 0), step(0, 1), unmeasured(0, 2, ms=200))
-    view, _ = with_means(session.tick()).ranks
-    assert view.row.exposed_ns == 10 * MS
-    assert view.row.step_ns == (80 + 80 + 200) * MS // 3
 
 
 def test_ended_rank_keeps_the_means_of_its_own_last_steps():

@@ -8,15 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.fleet.wait_breakdown import NOT_YET
-from overlaptop.fleet.waits import HOST_WORTH_SHARE, WORTH_SHARE
-from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.report.who_is_late import who_is_late
-from overlaptop.timeline.passed_on_waits import Link, PassedOnWait
-from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail, StepTotals
+from overlaptop.timeline.arrivals import Link, PassedOnWait
+from overlaptop.wire.messages import CollectiveSpan, GroupMembers
 
 from .builders import MS, T0, Clock, S, feed, info, laid_out, status, step, welcome
 
@@ -32,8 +29,8 @@ def step_with_waits(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50)):
     return laid_out(rank, number, at_ns + number * STEP_MS * MS, STEP_MS * MS, calls=calls)
 
 
-def fleet_of(*messages, ranks=2, node=""):
-    fleet = JobState(Clock(), node)
+def fleet_of(*messages, ranks=2):
+    fleet = JobState(Clock())
     for message in (welcome(world_size=ranks), status(), *map(info, range(ranks)), *messages):
         fleet.apply(message)
     return fleet
@@ -109,13 +106,6 @@ def test_groups_of_one_name_on_other_ranks_are_matched_apart():
     assert [waits.times[rank].wait_ns for rank in range(4)] == [2 * MS, 0, 3 * MS, 0]
 
 
-@pytest.mark.parametrize("members", [(0, 1, 2), (2, 1, 0, 0)])
-def test_collective_without_the_call_of_one_member_is_not_split(members):
-    fleet = fleet_of(*in_groups(0, [members] * 3, [10, 12, 30], silent=(2,)), ranks=3)
-    [waits] = fleet.snapshot().fresh_waits
-    assert [each.not_attributed for each in waits.collectives] == ["rank 2 is missing"]
-
-
 def test_rank_that_waited_in_another_group_passes_the_blame_on():
     """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
     spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
@@ -136,55 +126,12 @@ def test_rank_that_waited_in_another_group_passes_the_blame_on():
     assert ", also through rank 1 (tp)" in who_is_late(snapshot).words
 
 
-def test_window_names_the_rank_that_causes_most_waiting():
-    fleet = fleet_of()
-    for number in range(EVIDENCE_STEPS + 8):
-        window = feed(fleet, *late(number, rank=number % 4 > 0)).wait_window
-    assert (window.late_rank, window.late_steps, window.steps) == (
-        1,
-        3 * EVIDENCE_STEPS // 4,
-        EVIDENCE_STEPS,
-    )
-    assert window.share == pytest.approx(15 / STEP_MS * 3 / 4)
-
-
 def test_what_is_missing_is_said_until_it_is_there():
     fleet = fleet_of(*late(0)[:2])
     assert fleet.snapshot().not_attributed == "no timeline of rank 1 is here"
     assert feed(fleet, *late(1)[2:]).not_attributed == NOT_YET
     assert [view.waits for view in fleet.snapshot().ranks] == [None, None]
     assert feed(fleet, *late(1)[:2]).waits.step == 1
-
-
-def test_a_step_without_a_rank_that_has_ended_in_it_is_not_split():
-    """What the ranks that are left have in common is not the whole of it."""
-    fleet = fleet_of(*late(0))
-    fleet.snapshot()
-    fleet.apply(RankEnd(rank=1, at_ns=T0 + 100 * MS, clean=False))
-    assert feed(fleet, *late(1)[:2]).fresh_waits == ()
-
-
-def test_a_disturbed_step_says_nothing_of_lateness():
-    fleet = fleet_of(*(m if isinstance(m, StepDetail) else replace(m, captured=True) for m in late(0)))
-    assert fleet.snapshot().waits is None
-
-
-@pytest.mark.parametrize(("lead_ms", "worth_share"), [(40, WORTH_SHARE), (0, HOST_WORTH_SHARE)])
-def test_ranks_that_wait_for_launches_may_differ_by_more(lead_ms, worth_share):
-    fleet = fleet_of()
-    for number in range(4):
-        for message in late(number):
-            is_totals = isinstance(message, StepTotals)
-            feed(fleet, replace(message, launch_lead_ns=lead_ms * MS) if is_totals else message)
-    assert fleet.snapshot().wait_window.worth_share == worth_share
-
-
-def test_ranks_that_count_from_0_again_begin_a_window():
-    fleet = fleet_of()
-    for number in range(20, 25):
-        feed(fleet, *late(number, rank=0))
-    window = feed(fleet, *late(0, rank=1, at_ns=T0 + 10 * S)).wait_window
-    assert (window.steps, window.late_rank) == (1, 1)
 
 
 def test_a_window_holds_what_was_long_ago_until_the_job_changes():
@@ -200,15 +147,6 @@ def test_a_window_holds_what_was_long_ago_until_the_job_changes():
             )
     snapshot = fleet.snapshot()
     assert (snapshot.first_step, snapshot.wait_window, snapshot.not_attributed) == (910, None, NOT_YET)
-
-
-def test_window_has_enough_of_long_steps():
-    fleet = fleet_of()
-    for number in range(12):
-        for message in late(number, at_ns=T0 + number * 5 * S):
-            fleet.apply(replace(message, step_ns=5 * S))
-        fleet.snapshot()
-    assert fleet.snapshot().wait_window.steps >= 8
 
 
 def test_step_in_which_the_job_hung_is_in_no_window():
@@ -237,32 +175,19 @@ def test_after_a_change_no_timeline_is_split_again():
     assert [each.step for each in snapshot.transfers] == [14]  # 16 came too soon
 
 
-def test_after_a_change_fewer_ranks_may_count_from_0_again():
-    fleet = fleet_of(*(step(2, number) for number in range(9, 12)), *late(10), ranks=3)
-    for rank in range(3):
-        fleet.apply(step(rank, 12, transitional=True, comm_ns=None))
-    assert fleet.snapshot().wait_window is None
-    for rank in range(3):
-        fleet.apply(RankEnd(rank, T0 + 4 * S, clean=False))
-    for rank in range(2):
-        fleet.apply(info(rank, pid=5000 + rank))
-    assert feed(fleet, *late(0, at_ns=T0 + 10 * S)).wait_window.steps == 1
-
-
 @pytest.mark.parametrize(
     ("residuals_ns", "wait_ns"),
     [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None), ((10 * MS, MS, 6 * MS), None)],
 )
 def test_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
-    parts = []
+    fleet, nodes = JobState(Clock()), []
     for rank, residual_ns in enumerate(residuals_ns):
+        name = f"host-{rank}"
         messages = step_with_waits(rank, 0, (25 if rank == 1 else 10, 40))
-        fleet = JobState(Clock(), f"host-{rank}")
-        feed(fleet, welcome(world_size=len(residuals_ns)), status(), info(rank), *messages)
-        fleet.set_hub_state(HubState.LIVE)
-        node = NodeView(f"host-{rank}", HubState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
-        parts.append(NodeSnapshot(node, fleet.snapshot()))
-    merged = Merger().merge(parts, T0)
+        for message in (welcome(world_size=len(residuals_ns)), status(), info(rank), *messages):
+            fleet.apply(message, name)
+        nodes.append(NodeView(name, HubState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns))
+    merged = fleet.snapshot(nodes)
     assert merged.waits.collectives[0].wait_ns(0) == wait_ns
     if wait_ns is None:
         assert (merged.wait_window, merged.not_attributed) == (None, "the clocks are too uncertain")

@@ -61,24 +61,6 @@ def test_a_late_rank_of_a_thousand_is_named_within_ten_seconds():
     assert f"{MOST_COMPARED - 1} compared ranks wait" in who_is_late(job.snapshot).words
 
 
-def test_ranks_alike_stay_compared_and_none_is_late():
-    job = LargeJob(40)
-    chosen = {job.step().compared for _ in range(24)}
-    assert [len(each) for each in chosen] == [MOST_COMPARED]
-    assert not job.snapshot.wait_window.late
-
-
-def test_ranks_of_one_node_and_of_all_nodes_are_compared():
-    job = LargeJob(256)
-    for _ in range(8):
-        job.step(late=100)
-    hosts = {rank // NODE_RANKS for rank in job.snapshot.compared}
-    on_its_node = [rank for rank in job.snapshot.compared if rank // NODE_RANKS == 100 // NODE_RANKS]
-    assert 100 in on_its_node
-    assert len(on_its_node) > 4
-    assert len(hosts) > 4
-
-
 def test_another_late_rank_takes_the_place_and_room_of_the_first(monkeypatch):
     monkeypatch.setattr(job_state, "MAX_TIMELINE_BYTES", 20_000)
     job = LargeJob(40)

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlaptop.fleet.job_state import MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
+from overlaptop.fleet.job_state import MAX_NOTICES
+from overlaptop.fleet.rank_state import RECENT_DETAILS
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.remote.host import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import CommandOutcome
 from overlaptop.wire.devices import Unknown
-from overlaptop.wire.messages import RankEnd, RankInfo
+from overlaptop.wire.messages import RankInfo
 from tests.remote.whole_client import (
     JOB,
-    START_NS,
     FakeHubSocket,
     WholeClient,
     framed,
@@ -71,7 +71,6 @@ def has_kept_its_head(client):
     assert client.host.reason.isprintable()
     snapshot = client.snapshot
     assert len(snapshot.notices) <= MAX_NOTICES
-    assert sum(view.info is not None or view.last is not None for view in snapshot.ranks) <= MAX_NODE_RANKS
     for view in snapshot.ranks:
         assert len(view.history) <= HISTORY_STEPS
         assert len(view.details) <= RECENT_DETAILS
@@ -134,15 +133,3 @@ def test_sample_with_too_many_words_is_skipped():
     client.hear(replace(SAMPLE, at_ns=1), replace(long, at_ns=2), replace(SAMPLE, at_ns=3))
     first, *others = client.snapshot.ranks[0].samples
     assert [sample.at_ns - first.at_ns for sample in others] == [2]
-
-
-def test_a_host_has_so_many_ranks_and_those_that_ended_make_room():
-    def known_ranks():
-        return {view.rank for view in client.snapshot.ranks if view.info is not None}
-
-    client = begun()
-    for start in range(0, 4096, 64):
-        client.hear(*(replace(INFO, rank=rank) for rank in range(start, start + 64)))
-    assert known_ranks() == set(range(MAX_NODE_RANKS))
-    client.hear(RankEnd(7, START_NS, True), replace(INFO, rank=4000))
-    assert known_ranks() == set(range(MAX_NODE_RANKS)) - {7} | {4000}

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from overlaptop.fleet.cluster_session import LocalSession
 from overlaptop.fleet.job_session import JobSelector
-from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.wire.knobs import BUCKET_CAP_MB

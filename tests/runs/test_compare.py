@@ -9,7 +9,7 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import Figure, Work
 from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 from overlaptop.runs.samples import Samples
-from overlaptop.timeline.arrivals import Collective, Part
+from overlaptop.timeline.arrivals import Collective
 from tests.fleet.builders import MS, step, unmeasured
 
 
@@ -35,8 +35,7 @@ def figures(seed, *, steps=400, longer=1.0, slower=1.0, ranks=2):
 
 
 def _call(op, start_ns, length_ns):
-    parts = tuple(Part(rank, start_ns, start_ns + length_ns) for rank in (0, 1))
-    return Collective(op, "pg", 1 << 20, parts)
+    return Collective(op, "pg", 1 << 20, dict.fromkeys((0, 1), (start_ns, start_ns + length_ns)))
 
 
 def named(found):

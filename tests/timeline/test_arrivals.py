@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.timeline.arrivals import Collective, Part, lateness, waiting
+from overlaptop.timeline.arrivals import (
+    Collective,
+    Link,
+    PassedOnWait,
+    lateness,
+    passed_on_waits,
+    waiting,
+)
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import break_down
 from overlaptop.timeline.spans import from_pairs
@@ -26,8 +33,7 @@ def numbered(*spans, **more):
 
 
 def collective_of(spans, not_attributed=""):
-    made = tuple(Part(rank, *span) for rank, span in sorted(spans.items()))
-    return Collective("allreduce", "dp", 1024, made, not_attributed)
+    return Collective("allreduce", "dp", 1024, dict(sorted(spans.items())), not_attributed)
 
 
 # One collective
@@ -56,7 +62,7 @@ def test_wait_and_transfer_sum_to_the_duration(spans):
     ],
 )  # fmt: skip
 def test_bus_bandwidth_has_the_factors_of_nccl_tests(op, factor):
-    found = Collective(op, "", 4096, (*(Part(rank, 0, 1100) for rank in range(3)), Part(3, 1000, 1100)))
+    found = Collective(op, "", 4096, {0: (0, 1100), 1: (0, 1100), 2: (0, 1100), 3: (1000, 1100)})
     expected = None if factor is None else pytest.approx(factor * 4096 / 100e-9)
     assert found.bus_bandwidth == expected
 
@@ -84,25 +90,6 @@ def test_ends_are_judged_by_ranks_that_end_once_all_have_come(spans, op):
         assert found.wait_ns(rank) + found.transfer_ns(rank) == end - start
 
 
-@pytest.mark.parametrize(
-    ("op", "why"),
-    [
-        ("broadcast_", ""), ("reduce_", ""), ("gather_", ""), ("scatter_", ""),
-        ("_reduce_scatter_base_", "the ends disagree"), ("_allgather_base_", "the ends disagree"),
-    ],
-)  # fmt: skip
-def test_ranks_may_leave_early_only_where_there_is_a_root(op, why):
-    (found,) = match(
-        {rank: calls(span, op=op) for rank, span in enumerate(((0, 20), (0, 120), (100, 120)))}
-    )
-    assert found.not_attributed == why
-    if not why:
-        assert [(found.wait_ns(rank), found.transfer_ns(rank)) for rank in range(3)] == [
-            (20, 0), (100, 20), (0, 20)
-        ]  # fmt: skip
-        assert (found.late_rank, found.least_transfer_ns, found.residual_ns) == (2, 20, 0)
-
-
 # Matching
 
 
@@ -121,61 +108,64 @@ def test_numbers_and_order_find_the_same(lengths, small):
         match({rank: window(rank, length, with_numbers=numbers) for rank, length in enumerate(lengths)})
         for numbers in (True, False)
     )
-    assert [each.parts for each in by_number] == [
-        tuple(Part(rank, 100 * at + rank, 100 * at + 50) for rank in range(len(lengths)))
+    assert [each.spans for each in by_number] == [
+        {rank: (100 * at + rank, 100 * at + 50) for rank in range(len(lengths))}
         for at in range(6 - min(lengths), 6)
     ]
-    complete = [each for each in by_order if len(each.parts) == len(lengths)]
-    assert [each.parts for each in complete] == [each.parts for each in by_number]
+    complete = [each for each in by_order if len(each.spans) == len(lengths)]
+    assert [each.spans for each in complete] == [each.spans for each in by_number]
     # Of a size of which a shorter window holds none, the other ranks' calls are given with that reason.
     assert not any(each.not_attributed for each in complete)
-    assert all(each.not_attributed for each in by_order if len(each.parts) < len(lengths))
+    assert all(each.not_attributed for each in by_order if len(each.spans) < len(lengths))
 
 
-def test_ops_and_sizes_are_paired_apart():
-    ranks = {
-        rank: [*calls((0, 10 + rank)), *calls((20, 30), size=8), *calls((40, 50), op="allgather")]
-        for rank in (0, 1)
-    }
-    found = match(ranks)
-    assert [(each.op, each.bytes) for each in found] == [
-        ("allreduce", 1024), ("allreduce", 8), ("allgather", 1024)
-    ]  # fmt: skip
-    assert not any(each.not_attributed for each in found)
-
-
-def test_number_that_one_rank_lacks_has_its_reason():
-    found = match({0: numbered((1, 0, 10), (2, 20, 30), (3, 40, 50)), 1: numbered((1, 0, 10), (3, 40, 50))})
-    assert [each.not_attributed for each in found] == ["", "rank 1 is missing", ""]
+def sends(*spans, **more):
+    return calls(*spans, op="send", **more)
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("first", "other", "reasons"),
     [
-        (numbered((1, 5, 20), op="allgather"), "the ranks' operations differ"),
-        (numbered((1, 5, 20), size=8), "the ranks' sizes differ"),
-        (numbered((1, 5, 31)), "the ends disagree"),
-        (numbered((1, 5, 20)), ""),
-        ([], "rank 1 is missing"),
+        (numbered((1, 0, 20)), numbered((1, 5, 20), op="allgather"), ["the ranks' operations differ"]),
+        (numbered((1, 0, 20)), numbered((1, 5, 20), size=8), ["the ranks' sizes differ"]),
+        (numbered((1, 0, 20)), numbered((1, 5, 31)), ["the ends disagree"]),
+        (numbered((1, 0, 20)), numbered((1, 5, 20)), [""]),
+        (numbered((1, 0, 20)), [], ["rank 1 is missing"]),
+        (
+            numbered((1, 0, 10), (2, 20, 30), (3, 40, 50)),
+            numbered((1, 0, 10), (3, 40, 50)),
+            ["", "rank 1 is missing", ""],
+        ),
+        (calls((0, 9), op="broadcast_"), calls((10, 20), op="broadcast_"), [""]),
+        (calls((0, 9), op="allgather_"), calls((10, 20), op="allgather_"), ["the ends disagree"]),
+        (calls((0, 20), op="a+b", size=8), calls((9, 20), op="a+b"), [""]),
+        (
+            calls((0, 20), op="allreduce_+broadcast_", size=8, sequence=1),
+            calls((9, 20), op="allreduce_+broadcast_", sequence=1),
+            ["the ranks' sizes differ"],
+        ),
+        (calls((0, 100), op="alltoall"), calls((20, 21), op="alltoall"), [""]),
+        (calls((0, 19), op="alltoall"), calls((20, 90), op="alltoall"), ["the ends disagree"]),
+        (sends((0, 5)), [], ["its other end is not known"]),
+        (sends((0, 5), sends_to=1), [], ["rank 1 is missing"]),
+        (sends((50, 55), sends_to=1), calls((10, 50), op="recv", receives_from=0), [""]),
+        (
+            sends((50, 55), sends_to=1),
+            calls((10, 49), op="recv", receives_from=0),
+            ["the ends disagree"],
+        ),
+        (
+            sends((50, 55), sends_to=1),
+            calls((10, 60), op="recv", receives_from=0, size=8),
+            ["the ranks' sizes differ"],
+        ),
+        ([*sends((0, 5), sends_to=1), *sends((50, 55), sends_to=1)],
+         calls((10, 60), op="recv", receives_from=0), [""]),
     ],
-)
-def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
-    (found,) = match({0: numbered((1, 0, 20)), 1: other}, members={"dp": (0, 1)})
-    assert found.not_attributed == why
-
-
-@pytest.mark.parametrize(
-    ("op", "why"),
-    [
-        ("coalesced allreduce_+broadcast_", "the ranks' sizes differ"),
-        ("coalesced _allgather_base_", "the ranks' sizes differ"),
-        ("coalesced allreduce_+gather_", ""),
-        ("coalesced allreduce_+alltoall_", ""),
-    ],
-)
-def test_operations_in_one_have_the_same_size_unless_uneven(op, why):
-    (found,) = match({rank: numbered((1, 9 * rank, 20), op=op, size=8 + rank) for rank in (0, 1)})
-    assert found.not_attributed == why
+)  # fmt: skip
+def test_what_does_not_fit_together_is_not_split_and_says_why(first, other, reasons):
+    found = match({0: first, 1: other}, members={"dp": (0, 1)})
+    assert [each.not_attributed for each in found] == reasons
 
 
 def test_rank_alone_in_an_unknown_group_is_not_split():
@@ -202,39 +192,14 @@ def test_of_ranks_that_clocks_cannot_tell_apart_none_is_late(error_ns, late):
     assert (found.not_attributed, found.late_rank) == ("", late)
 
 
-def test_uneven_all_to_all_is_timed_to_its_last_end():
-    (found,) = match(
-        {0: calls((0, 100), op="alltoallv", size=64), 1: calls((20, 90), op="alltoallv", size=8)}
-    )
-    assert (found.not_attributed, found.bytes, found.least_transfer_ns) == ("", None, 80)
-    assert found.bus_bandwidth is None
-
-
 def test_a_receive_is_split_and_its_send_is_not():
-    sends = calls((50, 55), op="send", sends_to=1)
-    receives = calls((10, 60), op="recv", receives_from=0)
-    (found,) = match({0: sends, 1: receives})
+    older = calls((0, 5), op="send", sends_to=1, size=8)
+    sent = [*older, *calls((50, 55), op="send", sends_to=1)]
+    (found,) = match({0: sent, 1: calls((10, 60), op="recv", receives_from=0)})
     assert (found.op, found.late_rank, found.not_attributed) == ("recv", 0, "")
     assert (found.wait_ns(0), found.wait_ns(1), found.transfer_ns(1)) == (None, 40, 10)
     assert (found.least_transfer_ns, found.caused_wait_ns) == (10, 40)
     assert found.bus_bandwidth == pytest.approx(1024 / 10e-9)
-
-
-def test_sends_are_paired_in_order_from_the_end():
-    sends = [*calls((0, 5), op="send", sends_to=1, size=8), *calls((50, 55), op="send", sends_to=1)]
-    receives = [*calls((10, 60), op="recv", receives_from=0)]
-    (found,) = match({0: sends, 1: receives})
-    assert (found.parts[0].start_ns, found.wait_ns(1), found.not_attributed) == (50, 40, "")
-
-
-@pytest.mark.parametrize(
-    ("receive", "size", "why"),
-    [((10, 60), 8, "the ranks' sizes differ"), ((10, 49), 1024, "the ends disagree"), ((10, 50), 1024, "")],
-)
-def test_a_receive_that_cannot_be_of_this_send_is_not_split(receive, size, why):
-    sends = calls((50, 55), op="send", sends_to=1)
-    (found,) = match({0: sends, 1: calls(receive, op="recv", receives_from=0, size=size)})
-    assert found.not_attributed == why
 
 
 def ring(starts_ns, end_ns, op="coalesced recv_+send"):
@@ -260,33 +225,12 @@ def test_launch_that_exchanges_waits_for_whom_it_receives_from():
     assert waits == {0: 10, 1: 0, 2: 30}
 
 
-def test_rank_that_sends_while_it_receives_waits_for_its_sender():
-    own = [*calls((0, 58), op="send", sends_to=1), *calls((1, 60), op="recv", receives_from=1)]
-    other = [*calls((50, 60), op="send", sends_to=0), *calls((52, 58), op="recv", receives_from=0)]
-    found = match({0: own, 1: other})
-    split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
-    assert (split.wait_ns, split.transfer_ns, split.not_attributed_ns) == (49, 10, 1)
-
-
 def test_launch_that_receives_from_several_ranks_is_not_split():
     several = calls((0, 60), op="coalesced recv_+send", sends_to=2)
     found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})
     assert [(each.sender, each.wait_ns(0), each.wait_ns(2)) for each in found] == [(0, None, 0)]
     split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
     assert (split.wait_ns, split.transfer_ns, split.not_attributed_ns) == (0, 0, 60)
-
-
-@pytest.mark.parametrize(("end", "why"), [(21, ""), (19, "the ends disagree")])
-def test_no_end_of_an_all_to_all_lies_before_the_last_arrival(end, why):
-    spans = ((0, 100), (20, 90), (0, end))
-    (found,) = match({rank: calls(span, op="alltoall") for rank, span in enumerate(spans)})
-    assert (found.not_attributed, found.least_transfer_ns) == (why, 80)
-
-
-@pytest.mark.parametrize(("peer", "why"), [(None, "its other end is not known"), (1, "rank 1 is missing")])
-def test_a_send_without_its_receive_is_not_split(peer, why):
-    (found,) = match({0: calls((0, 5), op="send", sends_to=peer)})
-    assert found.not_attributed == why
 
 
 # One rank's step
@@ -301,16 +245,16 @@ def test_waiting_and_transfer_agree_with_a_sweep_of_every_ns(
         collective_of(spans, "why" if at < len(not_attributed) and not_attributed[at] else "")
         for at, spans in enumerate(spans_of)
     ]
-    own = [(each, each.part(0)) for each in found if each.part(0)]
-    comm = from_pairs([*alone, *((part.start_ns, part.end_ns) for _, part in own)])
+    own = [(each, *each.spans[0]) for each in found if 0 in each.spans]
+    comm = from_pairs([*alone, *((start, end) for _, start, end in own)])
     transfer, wait, neither = set(), set(), set()
-    for each, part in own:
+    for each, start, end in own:
         if each.not_attributed:
-            neither |= set(range(part.start_ns, part.end_ns))
+            neither |= set(range(start, end))
         else:
-            middle = part.start_ns + each.wait_ns(0)
-            wait |= set(range(part.start_ns, middle))
-            transfer |= set(range(middle, part.end_ns))
+            middle = start + each.wait_ns(0)
+            wait |= set(range(start, middle))
+            transfer |= set(range(middle, end))
     in_step = set(range(start_ns, end_ns))
     transfer &= in_step
     wait = (wait & in_step) - transfer - neither
@@ -353,8 +297,64 @@ def test_few_ranks_may_share_the_lateness(share, ranks):
     assert [each.rank for each in lateness(match(THREE_RANKS)).fewest(share)] == ranks
 
 
-def test_nobody_is_late_where_all_arrive_together():
-    together = lateness(match({rank: calls((0, 10)) for rank in (0, 1)}))
-    assert (together.late_rank, together.wait_ns) == (None, 0)
-    assert together.fewest(0.9) == ()
-    assert lateness([collective_of({0: (0, 10), 1: (5, 10)}, "why")]) is None
+# Waits in another group
+
+
+def made(group, parts, not_attributed=""):
+    return Collective("allreduce", group, 1024, dict(sorted(parts.items())), not_attributed)
+
+
+# Ranks 0 and 1, and 2 and 3, share their layers (tp); 0 and 2, and 1 and 3, share their gradients (dp).
+SLEEPS = [
+    made("tp 0-1", {0: (40, 50), 1: (10, 50)}),  # rank 0 slept
+    made("tp 2-3", {2: (10, 20), 3: (11, 20)}),
+    made("dp 0-2", {0: (52, 60), 2: (22, 60)}),
+    made("dp 1-3", {1: (51, 60), 3: (22, 60)}),
+]
+
+
+BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
+"""Rank, late in so many, waiting that it caused."""
+
+
+def test_waits_through_another_group_are_followed_to_the_root():
+    assert passed_on_waits(SLEEPS) == {3: PassedOnWait(0, (Link(1, "tp 0-1"),))}
+    alone, followed = lateness(SLEEPS), lateness(SLEEPS, {3: 0})
+    assert [(each.rank, each.late_count, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
+    assert (followed.first.rank, followed.first.late_count, followed.first.collectives) == (0, 3, 3)
+    assert (followed.first.caused_wait_ns, followed.of(1).late_count, followed.wait_ns) == (89, 0, 90)
+
+
+def test_chain_over_groups_is_named_from_late_rank_to_root():
+    stages = [
+        made("a", {0: (44, 60), 1: (20, 60), 2: (43, 60)}),
+        made("b", {1: (61, 70), 2: (6, 70)}),
+        made("c", {2: (71, 80), 3: (20, 80)}),
+    ]
+    assert passed_on_waits(stages)[2] == PassedOnWait(0, (Link(2, "b"), Link(1, "a")))
+    assert passed_on_waits(list(reversed(stages)))[0] == PassedOnWait(0, (Link(2, "b"), Link(1, "a")))
+
+
+def test_waits_in_receives_are_followed_within_one_group():
+    """A pipeline: rank 2 sends back late, so rank 1 does."""
+    back = [
+        Collective("recv", "pp", 1, {1: (10, 60), 2: (59, 60)}, sender=2),
+        Collective("recv", "pp", 1, {0: (5, 70), 1: (65, 70)}, sender=1),
+    ]
+    assert passed_on_waits(back) == {1: PassedOnWait(2, (Link(1, "pp"),))}
+    found = lateness(back, {1: 2})
+    assert (found.wait_ns, found.receive_wait_ns) == (49 + 60, 49 + 60)
+    assert lateness([*back, *SLEEPS]).receive_wait_ns == 49 + 60
+
+
+def test_waits_in_one_group_or_not_attributed_are_not_passed_on():
+    same = [made("dp", {0: (40, 50), 1: (10, 50)}), made("dp", {1: (51, 60), 2: (12, 60)})]
+    other = made("tp", {3: (10, 20), 4: (10, 20)})
+    assert passed_on_waits(same) == passed_on_waits([*same, other]) == {}
+    unknown = [made("tp", {0: (40, 50), 1: (10, 50)}, "the ends disagree"), *SLEEPS[1:]]
+    assert 2 not in passed_on_waits(unknown)
+    circle = [made("a", {0: (40, 41), 1: (0, 50)}), made("b", {1: (40, 41), 0: (0, 50)})]
+    assert set(passed_on_waits(circle).values()) <= {
+        PassedOnWait(0, (Link(1, "a"),)),
+        PassedOnWait(1, (Link(0, "b"),)),
+    }

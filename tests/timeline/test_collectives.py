@@ -25,31 +25,26 @@ SENDS, RECEIVES = ("send",), ("recv", "recv_", "recv_any_source_")
 UNTOLD = ("gather_", "gather", "scatter_", "scatter", "ncclDevKernel_Generic_4", "coalesced recv+send", "")
 
 
-def ring(n, rounds, chunk):
-    """Each rank passes a chunk on to the next, `rounds` times: what each sends and receives."""
-    tx, rx = [0] * n, [0] * n
-    for _ in range(rounds):
-        for rank in range(n):
-            tx[rank] += chunk
-            rx[(rank + 1) % n] += chunk
-    return list(map(LinkBytes, tx, rx))
+def ring(nodes, per_node, rounds, chunk):
+    """What each rank of a ring sends within its node and to the next node, in the mean of the node."""
+    ranks = nodes * per_node
+    leaves = [rank // per_node != (rank + 1) % ranks // per_node for rank in range(ranks)]
+    between = sum(leaves) * rounds * chunk // ranks
+    own = rounds * chunk - between
+    return LinkBytes(own, own, between, between)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), chunks)
+def test_reductions_and_gathers_are_rounds_of_a_ring(nodes, per_node, chunk):
+    n = nodes * per_node
+    for ops, rounds in ((ALL_REDUCE, 2 * (n - 1)), (ALL_GATHER + REDUCE_SCATTER, n - 1)):
+        for op in ops:
+            assert ring(nodes, per_node, rounds, n * chunk) == link_bytes(op, n * n * chunk, n, nodes)
 
 
 def chain(n, size):
     """The first rank's bytes go from each to the next."""
     return [LinkBytes(size * (rank < n - 1), size * (rank > 0)) for rank in range(n)]
-
-
-@given(groups, chunks)
-def test_an_all_reduce_is_two_rounds_of_a_ring(n, chunk):
-    for op in ALL_REDUCE:
-        assert ring(n, 2 * (n - 1), chunk) == [link_bytes(op, n * chunk, n)] * n
-
-
-@given(groups, chunks)
-def test_all_gather_and_reduce_scatter_are_one_round_of_a_ring(n, chunk):
-    for op in ALL_GATHER + REDUCE_SCATTER:
-        assert ring(n, n - 1, chunk) == [link_bytes(op, n * chunk, n)] * n
 
 
 @given(groups, chunks)
@@ -62,6 +57,7 @@ def test_in_an_all_to_all_each_rank_sends_a_part_to_each_other(n, part):
 def test_a_broadcast_and_a_reduce_are_the_mean_of_a_chain(n, part):
     size = n * part
     whole = sum_links_where_known(chain(n, size))
+    assert sum_links_where_known([whole, None]) is None
     for op in ONE_TO_ALL:
         assert sum_links_where_known([link_bytes(op, size, n)] * n) == whole
 
@@ -88,23 +84,6 @@ def test_what_moves_nothing_is_told_from_what_is_unknown(ops, size, ranks, expec
     assert {link_bytes(op, size, ranks) for op in ops} == {expected}
 
 
-def ring_over(nodes, per_node, rounds, chunk):
-    """What each rank of a ring sends within its node and to the next node, in the mean of the node."""
-    ranks = nodes * per_node
-    leaves = [rank // per_node != (rank + 1) % ranks // per_node for rank in range(ranks)]
-    between = sum(leaves) * rounds * chunk // ranks
-    return LinkBytes(rounds * chunk - between, rounds * chunk - between, between, between)
-
-
-@given(st.integers(2, 9), st.integers(1, 9), chunks)
-def test_a_ring_leaves_each_node_once(nodes, per_node, chunk):
-    n = nodes * per_node
-    for op in ALL_REDUCE:
-        assert ring_over(nodes, per_node, 2 * (n - 1), n * chunk) == link_bytes(op, n * n * chunk, n, nodes)
-    for op in ALL_GATHER + REDUCE_SCATTER:
-        assert ring_over(nodes, per_node, n - 1, n * chunk) == link_bytes(op, n * n * chunk, n, nodes)
-
-
 @given(st.integers(2, 9), st.integers(1, 9), chunks)
 def test_other_operations_between_nodes(nodes, per_node, part):
     n = nodes * per_node
@@ -116,9 +95,3 @@ def test_other_operations_between_nodes(nodes, per_node, part):
         assert link_bytes(op, n * part, n, nodes) == LinkBytes(own, own, others, others)
     for op in SENDS + RECEIVES:
         assert link_bytes(op, part, n, nodes) is None
-
-
-def test_a_sum_is_known_only_where_all_its_parts_are():
-    assert sum_links_where_known([LinkBytes(1, 2), LinkBytes(3, 0)]) == LinkBytes(4, 2)
-    assert sum_links_where_known([]) == LinkBytes(0, 0)
-    assert sum_links_where_known([LinkBytes(1, 2), None]) is None

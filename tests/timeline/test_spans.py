@@ -1,3 +1,4 @@
+import itertools
 from unittest import mock
 
 import numpy as np
@@ -27,6 +28,9 @@ def test_any_pairs_become_canonical_spans_that_cover_the_same_ns(pairs, origin_n
     made = spans.from_pairs(shifted(pairs, origin_ns))
     assert canonical(made)
     assert ticks(made, origin_ns) == ticks(pairs)
+    assert spans.length_ns(made) == len(ticks(pairs))
+    unsigned = made.astype(np.uint64) if origin_ns >= 0 and not (made < 0).any() else made
+    np.testing.assert_array_equal(spans.from_pairs(unsigned), made, err_msg="as CUPTI writes them")
 
 
 @pytest.mark.parametrize("few", [0, spans.FEW])
@@ -54,11 +58,6 @@ def test_clip_keeps_the_ns_between_its_bounds(pairs, start_ns, end_ns, origin_ns
     assert ticks(clipped, origin_ns) == ticks(pairs) & set(range(start_ns, end_ns))
     clipped[:] = 0
     np.testing.assert_array_equal(made, before, err_msg="a clip is a copy")
-
-
-@given(raw_pairs, origins_ns)
-def test_length_is_the_number_of_covered_ns(pairs, origin_ns):
-    assert spans.length_ns(spans.from_pairs(shifted(pairs, origin_ns))) == len(ticks(pairs))
 
 
 @given(raw_pairs, raw_pairs, origins_ns)
@@ -90,11 +89,6 @@ def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
     np.testing.assert_array_equal(spans.unflatten(flat), made)
 
 
-def test_unsigned_times_as_cupti_writes_them_are_taken():
-    times = np.array([5, 9, 1, 3], dtype=np.uint64)
-    assert spans.flatten(spans.from_bounds(times[::2], times[1::2])) == (1, 3, 5, 9)
-
-
 @pytest.mark.parametrize(
     ("make", "wrong", "error", "words"),
     [
@@ -111,3 +105,47 @@ def test_unsigned_times_as_cupti_writes_them_are_taken():
 def test_what_makes_no_spans_is_refused(make, wrong, error, words):
     with pytest.raises(error, match=words):
         make(*wrong)
+
+
+@st.composite
+def nested_calls(draw, begin=0, end=40, depth=0):
+    """Bounds of calls as a thread makes them: one holds another, or they have no time in common."""
+    calls, at = [], begin
+    while depth < 4 and at < end and draw(st.booleans()):
+        start = draw(st.integers(at, end))
+        at = draw(st.integers(start, end))
+        calls.append((start, at))
+        calls += draw(nested_calls(start, at, depth + 1))
+    return calls
+
+
+def at_each_tick(calls):
+    """By tick, the call that is in no other one's way there: the shortest around it."""
+    found = {}
+    for index, (start, end) in sorted(enumerate(calls), key=lambda each: each[1][0] - each[1][1]):
+        found.update(dict.fromkeys(range(start, end), index))
+    return found
+
+
+def pieces_of(calls, origin_ns=0):
+    bounds = np.array(calls, dtype=np.int64).reshape(-1, 2) + origin_ns
+    made = spans.innermost(bounds[:, 0], bounds[:, 1])
+    made[:, :2] -= origin_ns
+    return made.tolist()
+
+
+@given(nested_calls().flatmap(st.permutations), origins_ns)
+def test_each_moment_belongs_to_the_innermost_call(calls, origin_ns):
+    pieces = pieces_of(calls, origin_ns)
+    found = {tick: index for start, end, index in pieces for tick in range(start, end)}
+    expected = at_each_tick(calls)
+    assert found.keys() == expected.keys()
+    assert {tick: calls[index] for tick, index in found.items()} == {
+        tick: calls[index] for tick, index in expected.items()
+    }
+    assert all(start < end for start, end, _ in pieces)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(pieces))
+
+
+def test_a_call_that_outlasts_the_one_around_it_is_cut_off():
+    assert pieces_of([(0, 10), (5, 15), (12, 13)]) == [[0, 5, 0], [5, 10, 1], [12, 13, 2]]

@@ -36,20 +36,13 @@ def test_parts_of_a_row_add_up_and_groups_count_a_moment_once(a, b, compute):
     }
     rows = rows_of(match(issued), details)
     for row in rows:
-        mean_ns = sum(part.end_ns - part.start_ns for part in row.members[0].parts) / 2
+        mean_ns = sum(end_ns - start_ns for start_ns, end_ns in row.members[0].spans.values()) / 2
         assert row.hidden_ns + row.exposed_ns == pytest.approx(mean_ns, abs=1)
         if not row.not_attributed:
             assert row.wait_ns + row.transfer_ns == pytest.approx(mean_ns, abs=1)
     [together] = grouped(rows, "op", details)
     moments = [
-        {
-            ns - begun_ns
-            for row in rows
-            for part in row.members[0].parts
-            if part.rank == rank
-            for ns in range(part.start_ns, part.end_ns)
-        }
-        for rank in details
+        {ns - begun_ns for row in rows for ns in range(*row.members[0].spans[rank])} for rank in details
     ]
     in_compute = {at for start, end in zip(ns[::2], ns[1::2], strict=True) for at in range(start, end)}
     hidden_ns = sum(len(each & in_compute) for each in moments) / 2

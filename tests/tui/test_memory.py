@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 
-from overlaptop.fleet import timelines
+from overlaptop.fleet import rank_state
 from overlaptop.tui.draw.themes import DARK, Look, Styles
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.options import TuiOptions
@@ -31,7 +31,7 @@ def go_on(dashboard, first, steps):
 
 
 def test_a_job_of_a_million_steps_leaves_memory_flat(monkeypatch):
-    monkeypatch.setattr(timelines, "MAX_BYTES", 1 << 16)  # full after a few hundred steps
+    monkeypatch.setattr(rank_state, "MAX_RANK_TIMELINE_BYTES", 1 << 16)  # full after a few hundred steps
     tracemalloc.start()
     try:
         session = FakeSession(welcome(), info(0), info(1), status())

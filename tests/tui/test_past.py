@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.timelines import MAX_BYTES, Timelines
-from tests.fleet.builders import MS, T0, S, detail, step
+from tests.fleet.builders import MS, step
 
 from .fakes import opened, row_of, screen_lines, shown
 from .knobs import BUCKET, by_another, obey, send_knobs
@@ -135,13 +134,3 @@ async def test_what_is_not_known_of_a_past_step_is_said():
         assert "the timeline of step 14 of rank 0 was not sent, or is kept no more" in text
         assert "step 14, mean of 2 ranks" in text
         assert "who waits for whom is not known: no timeline of this step is kept" in text
-
-
-def test_kept_timelines_are_bounded_and_come_back_unchanged():
-    timelines = Timelines()
-    long = replace(detail(0, 0), compute_spans_ns=tuple(range(1 << 40, (1 << 40) + 8_000)))
-    for number in range(80):
-        timelines.add(replace(long, step=number, start_ns=T0 + number * S))
-    assert sum(len(each.packed) for each in timelines.kept) <= MAX_BYTES
-    assert 1 < len(timelines.kept) < 80
-    assert timelines.kept[-1].unpack() == replace(long, step=79, start_ns=T0 + 79 * S)

@@ -25,10 +25,10 @@ def look(evidence: Evidence) -> Findings:
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return
     first, mean = found.reduced[0], found.calls.mean
-    part = first.parts[0]
-    detail = found.calls.step.details[part.rank]
+    rank, (start_ns, _) = next(iter(first.spans.items()))
+    detail = found.calls.step.details[rank]
     backward = phases_of(detail, "backward")[first.nth]
-    after_ns = part.start_ns - detail.start_ns - backward.start_ns
+    after_ns = start_ns - detail.start_ns - backward.start_ns
     length_ns = backward.end_ns - backward.start_ns
     gain_ns = mean.gain_ns(after_ns - length_ns / len(found.reduced))
     if after_ns < LATE * length_ns or mean.is_little(gain_ns):

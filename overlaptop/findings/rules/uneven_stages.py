@@ -8,7 +8,7 @@ from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import Cause, late_ranks
 from overlaptop.findings.stages import computed_ns, pipelines_of
-from overlaptop.fleet.window import FIRST_STEPS
+from overlaptop.fleet.waits import FIRST_STEPS
 
 LONGER = 1.15
 """Smallest ratio to the mean of all stages."""

@@ -138,11 +138,11 @@ def _hidden_ns(
     found: list[list[tuple[int, int]]] = [[] for _ in collectives]
     for rank, detail in details.items():
         compute = compute_of(detail) + detail.start_ns
-        own = [(at, part) for at, each in enumerate(collectives) if (part := each.part(rank)) is not None]
-        starts, ends = [part.start_ns for _, part in own], [part.end_ns for _, part in own]
+        own = [(at, *each.spans[rank]) for at, each in enumerate(collectives) if rank in each.spans]
+        starts, ends = [start_ns for _, start_ns, _ in own], [end_ns for _, _, end_ns in own]
         hidden_ns = lengths_within(compute, starts, ends).tolist()
-        for (at, part), hidden in zip(own, hidden_ns, strict=True):
-            found[at].append((hidden, part.end_ns - part.start_ns - hidden))
+        for (at, start_ns, end_ns), hidden in zip(own, hidden_ns, strict=True):
+            found[at].append((hidden, end_ns - start_ns - hidden))
     return found
 
 
@@ -174,12 +174,12 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
 def _in_step(collectives: "Sequence[Collective]", detail: StepDetail) -> "WaitTimes | None":
     """Return these collectives' time in a rank's step, each moment once; None: the rank has no part."""
     from overlaptop.timeline.arrivals import waiting
-    from overlaptop.timeline.spans import from_bounds
+    from overlaptop.timeline.spans import from_pairs
 
-    parts = [part for each in collectives if (part := each.part(detail.rank)) is not None]
-    if not parts:
+    own = [each.spans[detail.rank] for each in collectives if detail.rank in each.spans]
+    if not own:
         return None
-    comm = from_bounds([part.start_ns for part in parts], [part.end_ns for part in parts])
+    comm = from_pairs(own)
     end_ns = detail.start_ns + detail.step_ns
     took = waiting(detail.rank, comm, collectives, detail.start_ns, end_ns)
     return took.times(compute_of(detail) + detail.start_ns)

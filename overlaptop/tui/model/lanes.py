@@ -137,7 +137,6 @@ def keys_of(collectives: "Iterable[CollectiveSpan | Collective]") -> tuple[Colle
 
 def _matched(detail: StepDetail, collectives: "Sequence[Collective]") -> "tuple[Collective | None, ...]":
     """Match collectives by the start and end of this rank's part."""
-    own = ((each, each.part(detail.rank)) for each in collectives)
-    known = {(part.start_ns, part.end_ns): each for each, part in own if part is not None}
+    known = {each.spans[detail.rank]: each for each in collectives if detail.rank in each.spans}
     at_ns = detail.start_ns
     return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)

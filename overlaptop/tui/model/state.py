@@ -9,15 +9,13 @@ from msgspec import structs
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
-from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot, Window
-from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.totals import of_one_step, total, with_means
 from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.report.deviations import MOST_LISTED, known_quantities
 from overlaptop.report.hosts import by_node
-from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
+from overlaptop.report.order import MOST_LISTED, Filter, all_see_gaps, known_quantities, ordered, sort_keys
 from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes

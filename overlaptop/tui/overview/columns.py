@@ -157,7 +157,7 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
         what = "○ silent" if view.silent else "○ no step"
         return [f"{what} since {since} ({age(view.age_s)})", f"{what} {age(view.age_s)}"]
     if view.info is None and view.last is None:
-        return ["◌ no agent" if view.without_agent else "◌ not seen yet"]
+        return ["◌ not seen yet"]
     if view.last is None:
         return ["◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet"]
     return []

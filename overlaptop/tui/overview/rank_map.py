@@ -7,7 +7,7 @@ a vertical stripe and a bad node is a short horizontal one.
 from collections.abc import Collection, Sequence
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.report.deviations import LEVELS, QUANTITIES, Deviations
+from overlaptop.report.order import LEVELS, QUANTITIES, Deviations
 from overlaptop.text import whole_percent
 from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from textual import events
 
 from overlaptop.fleet.snapshot import RankView, Snapshot
-from overlaptop.report.deviations import Deviations, by_place, deviations, node_size
 from overlaptop.report.hosts import Group, groups
-from overlaptop.report.order import SORT_KEYS
+from overlaptop.report.order import SORT_KEYS, Deviations, by_place, deviations, node_size
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.draw.table import GAP, aligned, scrolled
 from overlaptop.tui.model import history

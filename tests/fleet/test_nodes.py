@@ -1,45 +1,41 @@
-"""Parts of one job, each from a node's own JobState, taken together."""
+"""A job on several nodes, each with a hub of its own."""
 
 import pytest
 from msgspec import structs
 
-from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
+from overlaptop.fleet.nodes import out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, RankView
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import Notice
 
-from .builders import BUCKET_CAP_MB, T0, Clock, S, info, report, sample, step, welcome
+from .builders import BUCKET_CAP_MB, T0, Clock, info, report, sample, step, welcome
 from .hub import PlayedFleet
 
 
 class Nodes:
-    """A job of two ranks on each node, as each node's hub tells of it."""
+    """A job of two ranks on each of two nodes."""
 
-    def __init__(self, count=2):
+    def __init__(self):
         self.clock = Clock()
-        self.merger = Merger()
-        self.names = [f"gpu-{letter}" for letter in "abcdefgh"[:count]]
-        self.fleets = [PlayedFleet(self.clock, name) for name in self.names]
-        self.connections = [(HubState.LIVE, T0, "")] * count
-        for index, fleet in enumerate(self.fleets):
-            fleet.apply(welcome(world_size=2 * count))
-            for rank in (2 * index, 2 * index + 1):
-                fleet.apply(info(rank, host=self.names[index], control_allowed=True))
+        self.fleet = PlayedFleet(self.clock)
+        self.names = ["gpu-a", "gpu-b"]
+        self.connections = [(HubState.LIVE, T0, "")] * 2
+        for node, name in enumerate(self.names):
+            self.fleet.set_hub_state(HubState.LIVE, node=name)
+            ranks = (info(rank, host=name, control_allowed=True) for rank in (2 * node, 2 * node + 1))
+            self.send(node, welcome(world_size=4), *ranks)
 
     def send(self, node, *messages):
         for message in messages:
-            self.fleets[node].apply(message)
+            self.fleet.apply(message, self.names[node])
 
     def lose(self, node, state=HubState.LOST, note="the line broke"):
         self.connections[node] = (state, self.clock(), note)
 
-    def seen(self, **words):
-        parts = [
-            NodeSnapshot(NodeView(name, *connection), fleet.snapshot())
-            for name, connection, fleet in zip(self.names, self.connections, self.fleets, strict=True)
-        ]
-        return self.merger.merge(parts, self.clock(), **words)
+    def seen(self, waiting=""):
+        both = zip(self.names, self.connections, strict=True)
+        return self.fleet.snapshot([NodeView(name, *known) for name, known in both], waiting)
 
 
 @pytest.fixture
@@ -49,26 +45,9 @@ def nodes():
 
 def setting(nodes, *, at_ns=None):
     command = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
-    for node in range(len(nodes.fleets)):
+    for node in (0, 1):
         nodes.send(node, command)
     return command
-
-
-def test_the_ranks_of_all_nodes_are_one_job(nodes):
-    nodes.send(0, step(0, 4), step(1, 4))
-    nodes.send(1, step(2, 4, comm=60, hidden=60), step(3, 3))
-    seen = nodes.seen()
-    assert [(view.rank, view.node, view.node_lost) for view in seen.ranks] == [
-        (0, "gpu-a", False), (1, "gpu-a", False), (2, "gpu-b", False), (3, "gpu-b", False),
-    ]  # fmt: skip
-    assert [(node.name, node.ranks, node.lost) for node in seen.nodes] == [
-        ("gpu-a", (0, 1), False), ("gpu-b", (2, 3), False),
-    ]  # fmt: skip
-    assert (seen.hub_state, seen.hub_note, seen.job.world_size) == (HubState.LIVE, "", 4)
-    assert seen.totals.step == 3
-    assert seen.totals.overlap == pytest.approx((20 + 20 + 60 + 20) / (30 + 30 + 60 + 30))
-    assert [fresh.rank for fresh in seen.fresh] == [0, 1, 2, 3]
-    assert nodes.seen().fresh == ()
 
 
 @pytest.mark.parametrize(
@@ -78,19 +57,6 @@ def test_unseen_ranks_are_named(unseen, words):
     views = [RankView(rank, None if rank in unseen else info(rank)) for rank in range(4)]
     why = f"{words} not been seen (is their host watched?): a change needs all ranks"
     assert out_of_reach("change", (), views) == why
-
-
-def test_with_all_nodes_lost_the_last_figures_stay(nodes):
-    nodes.send(0, step(0, 4), step(1, 4))
-    nodes.send(1, step(2, 5), step(3, 5))
-    nodes.lose(1, note="no route")
-    nodes.clock.pass_s(3)
-    nodes.lose(0)
-    seen = nodes.seen()
-    assert (seen.hub_state, seen.hub_since_ns, seen.hub_note) == (
-        HubState.LOST, T0 + 3 * S, "gpu-a: the line broke",
-    )  # fmt: skip
-    assert (seen.totals.step, len(seen.ranks)) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +73,14 @@ def test_the_connection_to_the_job_is_the_best_of_its_nodes(nodes, states, toget
 
 
 def test_node_without_ranks_of_the_job_does_not_count(nodes):
-    nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
-    nodes.lose(0, HubState.ENDED, "if it is started again, it is shown here")
-    nodes.lose(1, HubState.WAITING, "the job is not there")
-    assert nodes.seen().hub_state is HubState.ENDED
-    nodes.fleets[0] = PlayedFleet(nodes.clock, "gpu-a")
+    nodes.fleet = PlayedFleet(nodes.clock)
     seen = nodes.seen(waiting="waiting for a job on gpu-a, gpu-b")
     assert (seen.hub_state, seen.hub_note) == (HubState.WAITING, "waiting for a job on gpu-a, gpu-b")
     assert seen.job is None
+    nodes.send(0, welcome(), info(0))
+    nodes.lose(0, HubState.ENDED, "if it is started again, it is shown here")
+    nodes.lose(1, HubState.WAITING, "the job is not there")
+    assert nodes.seen().hub_state is HubState.ENDED
 
 
 def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
@@ -126,19 +92,13 @@ def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
     assert [view.rank for view in seen.ranks] == [0, 1, 2, 3]
     assert (len(seen.fresh), len(seen.fresh_samples), len(seen.notices)) == (2, 1, 1)
     nodes.lose(0)
+    nodes.seen()
     nodes.send(1, step(0, 2))
     seen = nodes.seen()
     assert (seen.ranks[0].node, [fresh.step for fresh in seen.fresh]) == ("gpu-b", [2])
     nodes.connections[0] = (HubState.LIVE, T0, "")
     nodes.send(0, step(0, 2))  # as its history has it, once the line is back
     assert nodes.seen().fresh == ()
-
-
-def test_notices_of_all_nodes_stand_in_their_order(nodes):
-    nodes.send(0, Notice(0, T0 + 2, "info", "second"), Notice(0, T0 + 5 * S, "info", "fourth"))
-    nodes.send(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the relay"))
-    texts = [notice.text for notice in nodes.seen().notices]
-    assert texts == ["first", "second", "of the relay", "fourth"]
 
 
 # What can be changed
