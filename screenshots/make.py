@@ -1,9 +1,8 @@
 """Draws the pictures of this folder: the real dashboard, without a terminal, beside a real job.
 
-    python screenshots/make.py [--nproc N | --recording FILE] [--only NAME ...] [--to DIR]
+    python screenshots/make.py [--nproc N] [--only NAME ...]
 
-Each scene is the app at a fixed size, drawn as SVG once its figures are known and steady. From a recording,
-the scenes that change nothing can be drawn anew without the machine on which the job ran.
+Each scene is the app at a fixed size, drawn as SVG once its figures are known and steady.
 """
 
 import argparse
@@ -12,23 +11,20 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.replay_session import ReplaySession
-from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launch.launcher import Launcher, of_workload, place
-from overlaptop.recording.reader import open_recording
 from overlaptop.report.who_is_late import Kind
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.workloads import catalog
+from overlaptop.workloads.catalog import Workload
 
 HERE = Path(__file__).resolve().parent
 TUTORIAL = HERE.parent / "docs" / "tutorial.md"
@@ -60,9 +56,8 @@ class Scene:
     """Seconds of the GPUs' links that must be known first."""
     until: Callable[[OverlaptopApp], bool] | None = None
     """After the keys; None: at once."""
-    job: tuple[str, ...] = ()
-    """The workload and its options, or of the tutorial's script what to replace in it; empty: the workload
-    that was asked for."""
+    job: tuple[str, ...] = ("ddp",)
+    """The workload and its options, or of the tutorial's script what to replace in it."""
 
 
 def compared(app: OverlaptopApp) -> bool:
@@ -118,26 +113,25 @@ SCENES = (
 )
 
 
-async def take(scene: Scene, session: Session, why_over: Callable[[], str]) -> str:
-    """Return one scene as SVG. ``why_over``: returns how the job ended; empty: it has not."""
-    with closing(session):
+async def take(scene: Scene, launcher: Launcher) -> str:
+    """Return one scene of the launched job as SVG."""
+    with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
         app = OverlaptopApp(session, TuiOptions(theme=scene.theme))
         async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
-            deadline_s = time.monotonic() + START_LIMIT_S
-            while app.is_running and not steady(app.dashboard.latest.ranks, scene.links_s):
-                if why := why_over():
-                    raise SystemExit(why)
-                if time.monotonic() > deadline_s:
-                    raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
-                await pilot.pause(0.1)
-            if scene.keys:
-                await pilot.press(*scene.keys)
+
+            async def wait(until: Callable[[], bool], limit_s: float) -> None:
+                deadline_s = time.monotonic() + limit_s
+                while not until():
+                    if time.monotonic() > deadline_s:
+                        raise SystemExit(f"{scene.name}: not there after {limit_s:.0f} s")
+                    if launcher.poll() is not None:
+                        raise SystemExit("\n".join(["the job ended:", *launcher.complaint()]))
+                    await pilot.pause(0.1)
+
+            await wait(lambda: steady(app.dashboard.latest.ranks, scene.links_s), START_LIMIT_S)
+            await pilot.press(*scene.keys)
             await pilot.pause(SETTLE_S)
-            deadline_s = time.monotonic() + CHANGE_LIMIT_S
-            while scene.until is not None and not scene.until(app):
-                if time.monotonic() > deadline_s:
-                    raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
-                await pilot.pause(0.1)
+            await wait(lambda: scene.until is None or scene.until(app), CHANGE_LIMIT_S)
             await pilot.pause(SETTLE_S)
             svg = app.export_screenshot(title="overlaptop")
     # Without its link to a font on the web the file is complete in itself.
@@ -159,48 +153,35 @@ def steady(ranks: Sequence[RankView], links_s: float) -> bool:
     return any(view.detail is not None for view in ranks)
 
 
-def end_of(launcher: Launcher) -> str:
-    return "" if launcher.poll() is None else "\n".join(["the job ended:", *launcher.complaint()])
+def launched(job: Sequence[str], nproc: int | None, workloads: Mapping[str, Workload]) -> Launcher:
+    """Return the launcher of a scene's job; of the tutorial's, which it writes into the present folder."""
+    if job[0] != "tutorial":
+        return of_workload(workloads[job[0]], job[1:], nproc)
+    _, _, script = TUTORIAL.read_text(encoding="utf-8").partition("```python\n")
+    old, new = job[1:]
+    Path("train.py").write_text(script.partition("```")[0].replace(old, new), encoding="utf-8")
+    return Launcher("train.py", (), place(2, "cpu"), agent_options=("--control",))
 
 
 def main() -> None:
     """Start each job, take its pictures, and end it."""
-    parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
-    workloads = {each.name: each for each in catalog.WORKLOADS}
+    parser = argparse.ArgumentParser(description="Draw the screenshots from real jobs.")
     parser.add_argument("--nproc", type=int, help="processes (default: as overlaptop demo)")
-    parser.add_argument("--workload", choices=workloads, default="ddp", help="default: ddp")
     parser.add_argument("--only", nargs="+", choices=[scene.name for scene in SCENES], metavar="NAME")
-    parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
-    parser.add_argument("--recording", type=Path, metavar="FILE", help="draw its job, and start none")
     options = parser.parse_args()
+    workloads = {each.name: each for each in catalog.WORKLOADS}
     scenes = [scene for scene in SCENES if options.only is None or scene.name in options.only]
-    options.to = options.to.resolve()
-    options.to.mkdir(parents=True, exist_ok=True)
-
-    def draw(scene: Scene, session: Session, why_over: Callable[[], str]) -> None:
-        path = options.to / f"{scene.name}.svg"
-        path.write_text(asyncio.run(take(scene, session, why_over)), encoding="utf-8")
-        print(path.name, file=sys.stderr)
-
-    if options.recording is not None:
-        for scene in scenes:
-            draw(scene, ReplaySession(open_recording(options.recording)), str)
-        return
-    for job, of_job in groupby(scenes, key=lambda scene: scene.job or (options.workload,)):
-        is_tutorial = job[0] == "tutorial"
-        with tempfile.TemporaryDirectory() as folder, chdir(folder if is_tutorial else "."):
-            if is_tutorial:
-                _, _, script = TUTORIAL.read_text(encoding="utf-8").partition("```python\n")
-                script = script.partition("```")[0].replace(*job[1:])
-                Path("train.py").write_text(script, encoding="utf-8")
-                launched = Launcher("train.py", (), place(2, "cpu"), agent_options=("--control",))
-            else:
-                launched = of_workload(workloads[job[0]], job[1:], options.nproc)
-            with launched as launcher:
-                launcher.start()
-                for scene in of_job:
-                    session = JobSession(JobSelector(matches=launcher.owns))
-                    draw(scene, session, partial(end_of, launcher))
+    for job, of_job in groupby(scenes, key=lambda scene: scene.job):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            chdir(folder if job[0] == "tutorial" else "."),
+            launched(job, options.nproc, workloads) as launcher,
+        ):
+            launcher.start()
+            for scene in of_job:
+                svg = asyncio.run(take(scene, launcher))
+                (HERE / f"{scene.name}.svg").write_text(svg, encoding="utf-8")
+                print(scene.name, file=sys.stderr)
 
 
 if __name__ == "__main__":

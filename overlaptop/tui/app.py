@@ -36,9 +36,9 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
-from overlaptop.tui.widgets.line_view import plain
 from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import DashboardScreen
+from overlaptop.tui.widgets.view import plain
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 OnTop = TypeVar("OnTop", bound=DashboardScreen)

@@ -13,14 +13,14 @@ from overlaptop.tui.draw.bars import (
     gauge,
     lane,
     ruler,
-    sparkline,
     stacked_bar,
+    textured,
 )
 from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.draw.segments import TextStyle
 from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_per_column
 from overlaptop.tui.model.parts import STEP_PARTS
-from overlaptop.tui.widgets.line_view import plain
+from overlaptop.tui.widgets.view import plain
 from tests.fleet.builders import MS, step
 
 from .fakes import text_of
@@ -43,7 +43,7 @@ def painted(line):
 @given(st.lists(st.integers(8, 1000), min_size=6, max_size=6), st.integers(80, 200))
 def test_parts_take_their_share_of_the_bar_to_an_eighth(lengths, width):
     total = sum(lengths)
-    bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), total, width, textured=False)
+    bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), total, width)
     cells = painted(bar)
     for key, length in zip(KEYS, lengths, strict=True):
         if length / total * width >= 2:
@@ -51,17 +51,18 @@ def test_parts_take_their_share_of_the_bar_to_an_eighth(lengths, width):
 
 
 @pytest.mark.parametrize(
-    ("parts", "textured", "drawn"),
+    ("parts", "drawn", "glyphs"),
     [
-        ({"compute": 11, "hidden": 5}, False, [("█", "compute", "compute"), ("▍", "compute", "hidden")]),
-        ({"compute": 8}, False, [("█", "compute", "compute"), (" ", "text", "")]),
-        ({"hidden": 8, "idle": 8}, True, [("▓", "hidden", ""), ("·", "idle", "")]),
+        ({"compute": 11, "hidden": 5}, [("█", "compute", "compute"), ("▍", "compute", "hidden")], "█▓"),
+        ({"compute": 8}, [("█", "compute", "compute"), (" ", "text", "")], "█ "),
+        ({"hidden": 8, "idle": 8}, [("█", "hidden", "hidden"), ("█", "idle", "idle")], "▓·"),
+        ({"hidden": 10}, [("█", "hidden", "hidden"), ("▎", "hidden", "")], "▓▓"),
     ],
-    ids=["an edge to an eighth", "a shorter step ends earlier", "textures differ by glyph"],
 )
-def test_a_bar_of_two_cells(parts, textured, drawn):
-    bar = stacked_bar(list(parts.items()), 16, 2, textured=textured)
+def test_bar_is_exact_to_an_eighth_or_has_a_glyph_a_part(parts, drawn, glyphs):
+    bar = stacked_bar(list(parts.items()), 16, 2)
     assert [(run.text, run.style.fg, run.style.bg) for run in bar] == drawn
+    assert text_of(textured(bar)) == glyphs
 
 
 def pieces_of(*spans):
@@ -79,7 +80,7 @@ def pieces_of(*spans):
     ids=["a window", "many edges are a shade", "slivers add up", "one thin gap leaves an edge"],
 )
 def test_a_lane_shows_how_much_is_covered_and_edges_to_an_eighth(pieces, window, width, drawn):
-    line = lane(pieces, *window, width, textured=False)
+    line = lane(pieces, *window, width)
     assert [(run.text, run.style.eighths) for run in line] == drawn
 
 
@@ -91,8 +92,8 @@ def test_a_lane_shows_how_much_is_covered_and_edges_to_an_eighth(pieces, window,
 )
 def test_a_lane_is_exactly_as_wide_as_its_room_at_any_zoom(edges, start, length, width):
     pieces = [Piece(a, b, "compute") for a, b in zip(edges[::2], edges[1::2], strict=False) if a < b]
-    for textured in (False, True):
-        assert line_width(lane(pieces, start, start + length, width, textured=textured)) == width
+    line = lane(pieces, start, start + length, width)
+    assert line_width(line) == line_width(textured(line)) == width
 
 
 @given(st.integers(0, 10**9), st.integers(1_000, 10**9), st.integers(1, 200))
@@ -124,15 +125,16 @@ def test_scale_of_bars_is_round_and_stays_while_mostly_filled(longest_ns, top_ns
 
 
 def test_sparkline_starts_at_zero_and_marks_longer_columns():
-    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, style=PLAIN)
+    [runs] = chart([0.0, 4.0, 8.0, 9.0, None], 8.0, 1, style=PLAIN)
     assert text_of(runs) == "▁▄█▲ "
     assert runs[0].style == PLAIN
     assert runs[1].style.fg not in KEYS  # no colour of a step's part
 
 
 def test_chart_stacks_its_rows_and_marks_unmeasured_columns():
-    rows = chart([8.0, 4.0, 9.0, None, None, 0.0], 8.0, 2, style=PLAIN, gaps=[False, False, False, True])
-    assert [text_of(row) for row in rows] == ["█ ▲   ", "███· ▁"]
+    values = [8.0, 4.0, 9.0, None, None, 0.0, -1.0]
+    rows = chart(values, 8.0, 2, style=PLAIN, gaps=[False, False, False, True])
+    assert [text_of(row) for row in rows] == ["█ ▲    ", "███· ▁▁"]
 
 
 def test_completed_columns_stay_and_missing_steps_are_gaps():
@@ -161,9 +163,9 @@ def test_step_time_scale_follows_what_is_drawn(drawn_ms, top_ms):
     assert scale_top_ns(each and each * MS for each in drawn_ms) == top_ms * MS
 
 
-@given(st.none() | st.floats(-1, 3), st.integers(0, 60), st.booleans())
-def test_gauge_is_exact_to_half_a_cell(share, width, textured):
-    line = gauge(share, width, PLAIN, textured=textured)
+@given(st.none() | st.floats(-1, 3), st.integers(0, 60))
+def test_gauge_is_exact_to_half_a_cell(share, width):
+    line = gauge(share, width, PLAIN)
     assert line_width(line) == width
     filled = sum(line_width([run]) - run.text.count("╸") / 2 for run in line if run.style == PLAIN)
     wanted = min(1, max(0, share or 0)) * width

@@ -1,20 +1,16 @@
 """What is found of a job: the list, the selected finding, and when it is looked for."""
 
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.commands.dashboard import last_words
 from overlaptop.findings import find
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.watch import FindingsWatch
-from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import FirstLine, Kind
 from overlaptop.trials.effect import Effect
 from overlaptop.tui.model.options import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
-from tests.fleet.builders import MS, T0, Clock, S, info, status, unmeasured, welcome
+from tests.fleet.builders import T0, info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import opened, running_job, screen_of, shown, text_of
@@ -159,22 +155,3 @@ async def test_report_has_the_findings_of_the_screens_looks(monkeypatch):
         assert len(asked) == 5
         words = last_words(app.dashboard.options.log, session.tick())
     assert app.dashboard.state.findings[0].title in words
-
-
-def test_counters_name_a_loading_rank_without_measured_steps():
-    clock = Clock()
-    fleet = JobState(clock)
-    fleet.set_hub_state(HubState.LIVE)
-    for message in (welcome(world_size=2), info(0), info(1), status()):
-        fleet.apply(message)
-    for number in range(30):
-        for rank in (0, 1):
-            fleet.apply(replace(unmeasured(rank, number), loading_ns=60 * MS * rank))
-    watch, lines = FindingsWatch(S), []
-    for second in range(3):
-        clock.at_ns = T0 + (10 + second) * S
-        snapshot = fleet.snapshot()
-        watch.look(snapshot)
-        lines.append(watch.line(snapshot))
-    assert [(each.rule, each.ranks) for each in watch.findings] == [("data_loading", (1,))]
-    assert (lines[-1].kind, lines[-1].late_rank, lines[-1].cause_rule) == (Kind.LATE, 1, "data_loading")

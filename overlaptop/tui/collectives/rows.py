@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
 from typing import TYPE_CHECKING
 
 from overlaptop.timeline.averages import mean_of_known
@@ -42,10 +44,8 @@ class Row:
     @property
     def not_attributed(self) -> str:
         """Return the most common reason why some have no wait/transfer breakdown; empty: all have one."""
-        reasons = Counter(each.not_attributed for each in self.members if each.not_attributed).most_common(
-            1
-        )
-        return reasons[0][0] if reasons else ""
+        reasons = Counter(each.not_attributed for each in self.members if each.not_attributed)
+        return max(reasons, key=reasons.__getitem__, default="")
 
     @property
     def bytes(self) -> int | None:
@@ -87,27 +87,23 @@ def rows_of(
     """
     hidden_ns = _hidden_ns(collectives, details)
     begun_ns = min((detail.start_ns for detail in details.values()), default=0)
-    peaks: dict[tuple[int, ...], int | None] = {}
-    rows: list[Row] = []
-    for key, each, spent_ns in zip(keys_of(collectives), collectives, hidden_ns, strict=True):
-        if each.ranks not in peaks:
-            peaks[each.ranks] = peak(each.ranks)
-        rows.append(
-            Row(
-                key=key,
-                members=(each,),
-                start_ns=each.first_start_ns - begun_ns,
-                wait_ns=mean_of_known(map(each.wait_ns, each.ranks)),
-                transfer_ns=mean_of_known(map(each.transfer_ns, each.ranks)),
-                hidden_ns=mean_of_known(hidden for hidden, _ in spent_ns),
-                exposed_ns=mean_of_known(exposed for _, exposed in spent_ns),
-                bus_bandwidth=each.bus_bandwidth,
-                late_rank=each.late_rank,
-                late_in=int(each.late_rank is not None),
-                peak_bytes_per_s=peaks[each.ranks],
-            )
+    peak = cache(peak)
+    return tuple(
+        Row(
+            key=key,
+            members=(each,),
+            start_ns=each.first_start_ns - begun_ns,
+            wait_ns=mean_of_known(map(each.wait_ns, each.ranks)),
+            transfer_ns=mean_of_known(map(each.transfer_ns, each.ranks)),
+            hidden_ns=mean_of_known(hidden for hidden, _ in spent_ns),
+            exposed_ns=mean_of_known(exposed for _, exposed in spent_ns),
+            bus_bandwidth=each.bus_bandwidth,
+            late_rank=each.late_rank,
+            late_in=int(each.late_rank is not None),
+            peak_bytes_per_s=peak(each.ranks),
         )
-    return tuple(rows)
+        for key, each, spent_ns in zip(keys_of(collectives), collectives, hidden_ns, strict=True)
+    )
 
 
 def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> tuple[Row, ...]:
@@ -122,10 +118,9 @@ def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> 
 
 def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
     """Return the rows sorted, most interesting first; rows without the value are always last."""
-    measure = ORDERS[by]
-    known = [(value, row) for row in rows if (value := measure(row)) is not None]
+    known = [(value, row) for row in rows if (value := ORDERS[by](row)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=(by not in ASCENDING) != reverse)
-    return [row for _, row in known] + [row for row in rows if measure(row) is None]
+    return [row for _, row in known] + [row for row in rows if ORDERS[by](row) is None]
 
 
 def _hidden_ns(
@@ -150,11 +145,8 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
     members = tuple(each for row in rows for each in row.members)
     times = [took for detail in details.values() if (took := _in_step(members, detail)) is not None]
     late = Counter(row.late_rank for row in rows if row.late_rank is not None).most_common(1)
-    moved = [
-        (row.bus_bandwidth * row.members[0].least_transfer_ns, row.members[0].least_transfer_ns)
-        for row in rows
-        if row.bus_bandwidth is not None
-    ]
+    known = ((row.bus_bandwidth, row.members[0].least_transfer_ns) for row in rows)
+    moved = [(rate, ns) for rate, ns in known if rate is not None]
     peaks = {row.peak_bytes_per_s for row in rows}
     return replace(
         rows[0],
@@ -164,7 +156,7 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
         transfer_ns=mean_of_known(each.transfer_ns if each.known else None for each in times),
         hidden_ns=mean_of_known(each.hidden_ns for each in times),
         exposed_ns=mean_of_known(each.exposed_ns for each in times),
-        bus_bandwidth=sum(each for each, _ in moved) / sum(each for _, each in moved) if moved else None,
+        bus_bandwidth=sum(map(prod, moved)) / sum(ns for _, ns in moved) if moved else None,
         late_rank=late[0][0] if late else None,
         late_in=late[0][1] if late else 0,
         peak_bytes_per_s=peaks.pop() if len(peaks) == 1 else None,

@@ -9,15 +9,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.report.who_is_late import why_not_attributed
-from overlaptop.text import (
-    UNKNOWN,
-    Unit,
-    byte_count,
-    duration,
-    gigabytes_per_s,
-    plural,
-    whole_percent,
-)
+from overlaptop.text import UNKNOWN, Unit, byte_count, duration, gigabytes_per_s, plural, whole_percent
 from overlaptop.tui.collectives.rows import ASCENDING, GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
 from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
@@ -55,13 +47,10 @@ _DETAIL_LINES = 3
 class CollectiveTable(RowList[Row]):
     """A title, a row for each collective or group, and below the selected one in words."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self.order = "exposed"
-        """One of ORDERS."""
-        self.reverse = False
-        self.grouping = ""
-        """One of GROUPINGS."""
+    order, reverse = "exposed", False
+    """``order``: one of ORDERS."""
+    grouping = ""
+    """One of GROUPINGS."""
 
     @property
     def rows(self) -> list[Row]:
@@ -75,15 +64,7 @@ class CollectiveTable(RowList[Row]):
         self.dashboard.hold_step()
         super().put(row)
 
-    def made_of(self) -> tuple[object, ...] | None:
-        """The step, the order and the cursor; without a step always draw, since the reason changes."""
-        waits, details = self.state.waits, self.state.details
-        if waits is None:
-            return None
-        return (waits, details, self.order, self.reverse, self.grouping, self.cursor, self.state.exact)
-
     def costliest(self, row: Row) -> "Collective":
-        """Return the row's collective with most exposed time."""
         own = (each for each in self._singles() if each.members[0] in row.members)
         return max(own, key=lambda each: each.exposed_ns or 0).members[0]
 
@@ -112,7 +93,7 @@ class CollectiveTable(RowList[Row]):
             cells = _cells(row, unit, self.grouping)
             return table.row([cells[each.title] for each in columns], cursor=selected)
 
-        lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
+        lines = [self._title(rows, unit, width), table.header(self._headers())]
         lines += self.listed(rows, space, drawn)
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
@@ -132,7 +113,10 @@ class CollectiveTable(RowList[Row]):
         step, number = step_name(next(iter(self.state.details.values())).step)
         found = sum(len(row.members) for row in rows)
         not_attributed = sum(bool(each.not_attributed) for row in rows for each in row.members)
-        left_out = self._left_out()
+        # The largest number of a rank's calls whose match on the other ranks is not known.
+        collectives = self.state.waits.collectives if self.state.waits is not None else ()
+        matched = Counter(rank for each in collectives for rank in each.ranks)
+        left_out = max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
         left = [
             Item((*titled("Collectives"), dim(f"  {step}"), bold(number))),
             Item((Segment(plural(found, "collective")),), 4),
@@ -143,20 +127,11 @@ class CollectiveTable(RowList[Row]):
         ]
         return fit([item for item in left if item.line[0].text], [], width)
 
-    def _left_out(self) -> int:
-        """Return the largest number of a rank's calls whose match on the other ranks is not known."""
-        collectives = self.state.waits.collectives if self.state.waits is not None else ()
-        matched = Counter(rank for each in collectives for rank in each.ranks)
-        return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
-
-    def _headers(self, columns: list[Column]) -> dict[str, str]:
-        """Return the headers, with a mark at the sort column, and one if hidden is a bound."""
-        names = {each.title: each.title for each in columns}
-        if not self.state.exact:
-            names["hidden"] = f"{BOUNDS['hidden_ns']}hidden"
+    def _headers(self) -> dict[str, str]:
+        """Return the changed headers: a mark at the sort column, and one if hidden is a bound."""
         down = self.reverse == (self.order in ASCENDING)
-        names[self.order] += "▼" if down else "▲"
-        return names
+        names = {self.order: f"{self.order}{'▼' if down else '▲'}"}
+        return names if self.state.exact else {**names, "hidden": f"{BOUNDS['hidden_ns']}hidden"}
 
 
 def _name(row: Row, grouping: str) -> str:

@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from overlaptop.text import Unit, nice_step
-from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, dim
+from overlaptop.tui.draw.segments import DIM, FAINT, WHOLE, Segment, StyledLine, TextStyle, dim
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -16,13 +16,11 @@ TEXTURES = {
     "copy": "▞", "fused": "%", "idle": "·", "stall": "x",
 }  # fmt: skip
 """Glyph of each part for screens where colours cannot tell parts apart; keys are those of the colours."""
-
-
-class Cell(NamedTuple):
-    """One cell of a bar: a glyph and its style."""
-
-    glyph: str
-    style: TextStyle
+MARKS = {
+    "bright": "◆", "far_worse": "#", "far_better": "=", "worse": "+", "better": "-", "screen": "?",
+    "member": "○", "usual": "·",
+}  # fmt: skip
+"""The same for marks of ranks, the most important first: a cell of two ranks has one glyph."""
 
 
 class Piece(NamedTuple):
@@ -33,25 +31,51 @@ class Piece(NamedTuple):
     key: str
 
 
-def to_segments(cells: Iterable[Cell]) -> StyledLine:
-    """Return the cells as segments; neighbours of one style are merged."""
+def merged(cells: Iterable[Segment]) -> StyledLine:
+    """Return the line with neighbours of one style as one segment."""
     groups = groupby(cells, key=attrgetter("style"))
-    return tuple(Segment("".join(cell.glyph for cell in group), style) for style, group in groups)
+    return tuple(Segment("".join(cell.text for cell in group), style) for style, group in groups)
 
 
-def stacked_bar(
-    parts: Sequence[tuple[str, int]], scale_ns: int, width: int, *, textured: bool
-) -> StyledLine:
+def split(line: StyledLine) -> list[Segment]:
+    """Return the line with a segment for each cell."""
+    return [Segment(glyph, style) for text, style in line for glyph in text]
+
+
+def textured(line: StyledLine) -> StyledLine:
+    """Return the line with glyphs that tell parts, and marks of ranks, apart without colours."""
+    return merged(_textured(*cell) for cell in split(line))
+
+
+def _textured(glyph: str, style: TextStyle) -> Segment:
+    fg, bg, kept = style.fg, style.bg, style._replace(bg="cursor" if style.bg == "cursor" else "")
+    if fg == "track":
+        return Segment("·", kept._replace(fg="faint"))
+    if glyph == "▀" or (glyph == "█" and fg == bg and fg in MARKS):
+        mark = next(mark for mark in MARKS if mark in (fg, bg))
+        fg = {"screen": "warning", "usual": "dim"}.get(mark, mark)
+        return Segment(MARKS[mark], kept._replace(fg=fg, bold=mark not in ("screen", "usual", "member")))
+    if glyph not in EIGHTHS or not (bg in TEXTURES or style.eighths < WHOLE or glyph in "▏▎▍▌▋▊▉"):
+        return Segment(glyph, kept if bg in TEXTURES else style)
+    eighths = {bg: WHOLE - EIGHTHS.index(glyph), fg: EIGHTHS.index(glyph)}
+    seen = [key for key in (fg, bg) if key in TEXTURES and eighths[key] >= 2]
+    if not seen:
+        return Segment(" ", kept)
+    key = max(seen, key=eighths.__getitem__)
+    return Segment(TEXTURES[key], kept._replace(fg=key, eighths=WHOLE))
+
+
+def stacked_bar(parts: Sequence[tuple[str, int]], scale_ns: int, width: int) -> StyledLine:
     """Return parts end to end, ``scale_ns`` being the whole width; cells beyond their sum stay blank."""
     pieces, at_ns = [], 0
     for key, length_ns in parts:
         if length_ns > 0:
             pieces.append(Piece(at_ns, at_ns + length_ns, key))
             at_ns += length_ns
-    return lane(pieces, 0, max(scale_ns, 1), width, textured=textured)
+    return lane(pieces, 0, max(scale_ns, 1), width)
 
 
-def gauge(share: float | None, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
+def gauge(share: float | None, width: int, style: TextStyle) -> StyledLine:
     """Return a gauge of ``width`` cells, filled for ``share`` (in [0, 1]), exact to half a cell; at least
     half a cell if it is not 0. None, not known: blank.
 
@@ -59,16 +83,15 @@ def gauge(share: float | None, width: int, style: TextStyle, *, textured: bool) 
     """
     filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
     whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
-    track = Cell("·", FAINT) if textured else Cell("━", TextStyle("track"))
-    edge = [Cell("╸", style)] * half
-    return to_segments([*[Cell("━", style)] * whole, *edge, *[track] * (width - whole - half)])
+    track = [Segment("━", TextStyle("track"))] * (width - whole - half)
+    return merged([*[Segment("━", style)] * whole, *[Segment("╸", style)] * half, *track])
 
 
-def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> StyledLine:
+def lane(pieces: Sequence[Piece], start: float, end: float, width: int) -> StyledLine:
     """Return ``pieces`` (sorted, disjoint) in the window ``[start, end)``, as ``width`` cells.
 
     A cell with one edge shows it to an eighth. One with several edges shows the share of its foremost part
-    as a shade. Textured, each cell shows its foremost part's glyph.
+    as a shade.
     """
     drawn: list[Segment] = []
     size = (end - start) / max(width, 1)
@@ -81,17 +104,10 @@ def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textu
         # Most cells of a lane are whole: equal neighbours become one segment.
         edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
         whole = int(min(width - column, (edge - left) / size + 1e-6))
-        if whole:
-            glyph, style = _solid(key, textured=textured)
-        else:
-            shares = _shares(pieces, at, left, size)
-            glyph, style = _textured(shares) if textured else _precise(shares)
-        text = glyph * max(whole, 1)
-        if drawn and drawn[-1].style == style:
-            text = drawn.pop().text + text
-        drawn.append(Segment(text, style))
+        cell = _solid(key) if whole else _precise(_shares(pieces, at, left, size))
+        drawn.append(Segment(cell.text * max(whole, 1), cell.style))
         column += max(whole, 1)
-    return tuple(drawn)
+    return merged(drawn)
 
 
 def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
@@ -110,72 +126,42 @@ def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[
     return shares
 
 
-def _totals(shares: Sequence[tuple[str, float]]) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for key, share in shares:
-        totals[key] = totals.get(key, 0.0) + share
-    return totals
+def _solid(key: str) -> Segment:
+    return Segment("█", TextStyle(key, key)) if key else Segment(" ", TextStyle())
 
 
-def _solid(key: str, *, textured: bool) -> Cell:
-    if not key:
-        return Cell(" ", TextStyle())
-    return Cell(TEXTURES[key], TextStyle(key)) if textured else Cell("█", TextStyle(key, key))
-
-
-def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
+def _precise(shares: Sequence[tuple[str, float]]) -> Segment:
     seen = [(key, share) for key, share in shares if share >= 1 / 16]
     if sum(share for _, share in seen) < 7 / 8:
         seen = list(shares)  # slivers add up: many small gaps matter
     seen = [(key, sum(share for _, share in same)) for key, same in groupby(seen, lambda part: part[0])]
-    totals = _totals(seen)
-    if len(totals) == 1:
-        return _solid(seen[0][0], textured=False)
+    if len(seen) == 1:
+        return _solid(seen[0][0])
     if len(seen) == 2:
         (left, share), (right, rest) = seen
-        return Cell(EIGHTHS[round(8 * share / (share + rest))], TextStyle(left or "screen", right))
-    most = sorted(totals, key=lambda key: -totals[key])[:2]
+        eighths = round(WHOLE * share / (share + rest))
+        return Segment(EIGHTHS[eighths], TextStyle(left or "screen", left if eighths == WHOLE else right))
+    totals = {key: sum(share for other, share in seen if other == key) for key, _ in seen}
+    most = sorted(totals, key=totals.__getitem__, reverse=True)[:2]
     if len(totals) == 2 and "" in most:
         front = next(key for key in most if key)
         # One colour: a lane of dot patterns would look dirty.
-        return Cell("█", TextStyle(front, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
+        return Segment("█", TextStyle(front, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
     left, right = sorted(most, key=[key for key, _ in seen].index)
-    return Cell("▌", TextStyle(left or "screen", right))
-
-
-def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
-    totals = _totals(shares)
-    front = max((key for key in totals if key), key=lambda key: totals[key], default="")
-    return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
+    return Segment("▌", TextStyle(left or "screen", right))
 
 
 def crossed(line: StyledLine, column: int) -> StyledLine:
     """Return the line with a cursor drawn through one cell."""
-    drawn: list[Segment] = []
-    left = 0
-    for text, style in line:
-        at = column - left
-        if 0 <= at < len(text):
-            cursor = Segment("│", TextStyle("bright", style.bg, bold=True))
-            drawn += [Segment(text[:at], style), cursor, Segment(text[at + 1 :], style)]
-        else:
-            drawn.append(Segment(text, style))
-        left += len(text)
-    return tuple(segment for segment in drawn if segment.text)
+    cells = split(line)
+    if 0 <= column < len(cells):
+        cells[column] = Segment("│", TextStyle("bright", cells[column].style.bg, bold=True))
+    return merged(cells)
 
 
 MARKED = TextStyle("accent", bold=True)
-OVER = Cell("▲", TextStyle("bright", bold=True))
+OVER = Segment("▲", TextStyle("bright", bold=True))
 """The end of a column beyond the scale."""
-
-
-def sparkline(
-    values: Sequence[float | None], top: float, *, style: TextStyle, marked: int | None = None
-) -> StyledLine:
-    """Return one column per value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is
-    `OVER`. ``marked``: a highlighted column.
-    """
-    return chart(values, top, 1, style=style, marked=marked)[0]
 
 
 def chart(
@@ -187,22 +173,28 @@ def chart(
     marked: int | None = None,
     gaps: Sequence[bool] = (),
 ) -> list[StyledLine]:
-    """Return a sparkline ``rows`` cells tall, uppermost row first. ``gaps``: columns to mark as unknown."""
-
-    def cell(column: int, value: float | None, row: int) -> Cell:
-        if column == marked and row == rows - 1:
-            return Cell("▼", MARKED)
-        if value is None or top <= 0:
-            return Cell("·" if row == 0 and any(gaps[column : column + 1]) else " ", DIM)
-        if value > top and row == rows - 1:
-            return OVER
-        level = round(8 * rows * min(value, top) / top) - 8 * row
-        return Cell(LEVELS[min(8, max(row == 0, level))], MARKED if column == marked else style)
-
-    return [
-        to_segments(cell(column, value, row) for column, value in enumerate(values))
-        for row in range(rows - 1, -1, -1)
+    """Return one column per value on a scale from 0 to ``top``, ``rows`` cells tall, uppermost row first.
+    None leaves a gap, more than ``top`` is `OVER`. ``marked``: a highlighted column; ``gaps``: columns to
+    mark as unknown.
+    """
+    filled = [
+        [Segment(LEVELS[min(8, max(row == 0, level - 8 * row))], style) for row in range(rows - 1, -1, -1)]
+        for level in range(8 * rows + 1)
     ]
+
+    def column(at: int, value: float | None) -> list[Segment]:
+        cells = [Segment(" ", DIM)] * rows
+        if value is not None and top > 0:
+            cells = filled[max(0, round(8 * rows * min(value, top) / top))]
+            cells = [OVER, *cells[1:]] if value > top else cells
+        elif any(gaps[at : at + 1]):
+            cells = [*cells[1:], Segment("·", DIM)]
+        if at == marked:
+            cells = [Segment("▼", MARKED), *(Segment(glyph, MARKED) for glyph, _ in cells[1:])]
+        return cells
+
+    columns = [column(at, value) for at, value in enumerate(values)]
+    return [merged(cells[row] for cells in columns) for row in range(rows)]
 
 
 def binned(
@@ -236,7 +228,7 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
     glyphs = ["─" if line else " "] * width
     for column, label in labels:
         glyphs[column : column + len(label) + 1] = f"{label} "[: width - column]
-    return to_segments(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
+    return merged(Segment(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
 
 
 def _labels(

@@ -3,23 +3,22 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
 
 from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, TextStyle, dim
 
 
 def line_width(line: Iterable[Segment]) -> int:
-    """Return the width of a line in cells."""
-    return sum(_width(segment.text) for segment in line)
+    return sum(cell_len(segment.text) for segment in line)
 
 
 def crop(line: Iterable[Segment], width: int) -> StyledLine:
-    """Return the line's first ``width`` cells."""
     kept: list[Segment] = []
     for segment in line:
         if width <= 0:
             break
-        size = _width(segment.text)
+        size = cell_len(segment.text)
         kept.append(segment if size <= width else segment._replace(text=set_cell_size(segment.text, width)))
         width -= size
     return tuple(kept)
@@ -36,12 +35,13 @@ def elided(line: StyledLine, width: int) -> StyledLine:
     return (*kept, Segment("…", kept[-1].style)) if kept else crop(line, width)
 
 
-def pad(line: StyledLine, width: int) -> StyledLine:
-    """Return the line cropped or filled with blanks to exactly ``width`` cells."""
+def pad(line: StyledLine, width: int, *, right: bool = False) -> StyledLine:
+    """Return the line cropped or filled with blanks to exactly ``width`` cells; ``right``: at the right."""
     missing = width - line_width(line)
-    if missing < 0:
+    if missing <= 0:
         return crop(line, width)
-    return (*line, Segment(" " * missing)) if missing else line
+    blank = Segment(" " * missing)
+    return (blank, *line) if right else (*line, blank)
 
 
 class Item(NamedTuple):
@@ -67,10 +67,8 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
     while True:
         start, end = joined([i.line for i in left], gap), joined([i.line for i in right], gap)
         used = line_width(start) + line_width(end) + (len(gap) if start and end else 0)
-        worst = max((item.priority for item in (*left, *right)), default=0)
-        if used <= width or worst == 0:
+        if used <= width or not _leave_out(right, left):
             break
-        _leave_out(right if any(item.priority == worst for item in right) else left, worst)
     if not end:
         return elided(start, width)
     space = max(0, width - line_width(end))
@@ -93,23 +91,16 @@ def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list
                     continue
                 lines.append([])
             lines[-1].append(item.line)
-        worst = max((item.priority for item in kept), default=0)
-        if not left_out or worst == 0:
+        if not left_out or not _leave_out(kept):
             return [elided(joined(line, gap), width) for line in lines]
-        _leave_out(kept, worst)
 
 
 def paragraph(
     text: str, width: int, style: TextStyle = DIM, *, indent: int = 1, rows: int = 8
 ) -> list[StyledLine]:
     """Return words as a paragraph of at most ``rows`` lines; if cut, the last one ends in ``…``."""
-    space = max(1, width - indent - 1)
-    lines: list[str] = []
-    for word in text.split():
-        if lines and _width(lines[-1]) + 1 + _width(word) <= space:
-            lines[-1] += f" {word}"
-        else:
-            lines += chop_cells(word, space)  # such as a path longer than a line
+    space, words = max(1, width - indent - 1), " ".join(text.split())
+    lines = [line.plain for line in Content(words).wrap(space)] if words else []
     if len(lines) > rows:
         lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
     return [(Segment(" " * indent, style), *elided((Segment(line, style),), space)) for line in lines]
@@ -139,9 +130,9 @@ def code_to_keep(code: str, width: int) -> list[StyledLine]:
     return [(title,), *folded(code, width, style)]
 
 
-def _leave_out(items: list[Item], priority: int) -> None:
-    del items[max(at for at, item in enumerate(items) if item.priority == priority)]
-
-
-def _width(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+def _leave_out(*rows: list[Item]) -> bool:
+    """Remove the last item of the highest priority; False: all have priority 0."""
+    if worst := max((item.priority for row in rows for item in row), default=0):
+        row = next(row for row in rows if any(item.priority == worst for item in row))
+        del row[max(at for at, item in enumerate(row) if item.priority == worst)]
+    return worst > 0

@@ -42,12 +42,10 @@ KEY = TextStyle("bright", "key", bold=True, reverse=True)
 
 
 def dim(text: str) -> Segment:
-    """Style text that explains figures."""
     return Segment(text, DIM)
 
 
 def bold(text: str) -> Segment:
-    """Style the most important text."""
     return Segment(text, BOLD)
 
 

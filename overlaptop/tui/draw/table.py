@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from overlaptop.tui.draw.layout import elided, line_width, pad
+from overlaptop.tui.draw.layout import elided, pad
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, on
 
 GAP = 2
@@ -40,7 +40,6 @@ class Table:
             left -= more
 
     def cells(self, column: Column) -> int:
-        """Return the width of a shown column."""
         return self._cells[column]
 
     def header(self, renamed: Mapping[str, str] | None = None) -> StyledLine:
@@ -54,15 +53,9 @@ class Table:
         for column, cell in zip(self._columns, cells, strict=True):
             if column in self._cells:
                 size = self._cells[column]
-                line += [*aligned(elided(cell, size), size, right=column.right), Segment(" " * GAP)]
+                line += [*pad(elided(cell, size), size, right=column.right), Segment(" " * GAP)]
         shown = elided(tuple(line), self._width)
         return on(shown, "cursor") if cursor else shown
-
-
-def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
-    """Return the line in a cell of that width."""
-    missing = width - line_width(line)
-    return (Segment(" " * missing), *line) if right and missing > 0 else pad(line, width)
 
 
 def scrolled(first: int, selected: int, rows: int, height: int) -> int:

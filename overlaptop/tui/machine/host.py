@@ -18,20 +18,11 @@ class Gpu:
     name: str
     pci_bus_id: str
     node: int | None
-    ranks: tuple[RankView, ...] = ()
+    ranks: tuple[RankView, ...]
 
     @property
     def label(self) -> str:
-        """Return such as ``GPU 3``."""
         return f"GPU {UNKNOWN if self.index is None else self.index}"
-
-    def reporting_rank(self, selected: RankView) -> RankView | None:
-        """Return the rank whose figures of this GPU are shown: the selected one, else one that has measured
-        it.
-        """
-        if any(view.rank == selected.rank for view in self.ranks):
-            return selected
-        return next((view for view in self.ranks if view.samples), self.ranks[0] if self.ranks else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +36,7 @@ class Machine:
     """All of this host."""
 
     def gpu_of(self, view: RankView) -> Gpu | None:
-        uuid = view.gpu_uuid
-        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None) if uuid else None
+        return next((gpu for gpu in self.gpus if gpu.uuid == view.gpu_uuid), None)
 
     @property
     def own_name(self) -> str:
@@ -57,11 +47,8 @@ class Machine:
 
 def host_of(view: RankView) -> str:
     """Return the rank's host, as the user named it if they did; empty if not known."""
-    if view.node:
-        return view.node
-    if view.info is not None:
-        return view.info.host
-    return view.machine.host if view.machine is not None else ""
+    reported = view.machine.host if view.machine is not None else ""
+    return view.node or (view.info.host if view.info is not None else reported)
 
 
 def hosts(ranks: Iterable[RankView]) -> list[str]:
@@ -72,25 +59,19 @@ def hosts(ranks: Iterable[RankView]) -> list[str]:
 def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
     """Return the host as reported by all its ranks: in containers each may see only a part of it."""
     here = tuple(view for view in ranks if host_of(view) == host)
-    sites: dict[str, GpuSite] = {}
-    users: dict[str, tuple[RankView, ...]] = {}
-    for view in here:
-        for site in view.machine.gpus if view.machine is not None else ():
-            sites.setdefault(site.uuid, site)
-        if uuid := view.gpu_uuid:
-            users[uuid] = (*users.get(uuid, ()), view)
-    gpus = [_gpu(uuid, sites.get(uuid), users.get(uuid, ())) for uuid in {**sites, **users}]
+    sites = {site.uuid: site for view in here[::-1] if view.machine for site in view.machine.gpus}
+    uuids = {**sites, **{view.gpu_uuid: None for view in here if view.gpu_uuid}}
+    gpus = [_gpu(uuid, sites.get(uuid), [view for view in here if view.gpu_uuid == uuid]) for uuid in uuids]
     gpus.sort(key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.pci_bus_id))
     return Machine(host, tuple(gpus), here)
 
 
-def _gpu(uuid: str, site: GpuSite | None, ranks: tuple[RankView, ...]) -> Gpu:
+def _gpu(uuid: str, site: GpuSite | None, ranks: Sequence[RankView]) -> Gpu:
     """``site``: the machine's own entry; None: only its ranks report it."""
-    near = [view.numa.gpu_node for view in ranks if view.numa and view.numa.gpu_node is not None]
-    node = next(iter(near), None)
+    nodes = [site.numa_node if site is not None else None, *(v.numa.gpu_node for v in ranks if v.numa)]
+    node = next((each for each in nodes if each is not None), None)
     if site is not None:
-        node = node if site.numa_node is None else site.numa_node
-        return Gpu(uuid, site.index, site.name, site.pci_bus_id, node, ranks)
+        return Gpu(uuid, site.index, site.name, site.pci_bus_id, node, tuple(ranks))
     device = ranks[0].device
     assert device is not None
-    return Gpu(uuid, None, device.gpu_name, device.pci_bus_id, node, ranks)
+    return Gpu(uuid, None, device.gpu_name, device.pci_bus_id, node, tuple(ranks))

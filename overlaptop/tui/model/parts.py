@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from overlaptop.tui.draw.bars import TEXTURES
 from overlaptop.tui.draw.segments import DIM, TextStyle
 from overlaptop.wire.messages import StepTotals
 
@@ -16,11 +15,6 @@ class StepPart:
     key: str
     word: str
     meaning: str
-
-    @property
-    def texture(self) -> str:
-        """Return its glyph for screens without colours."""
-        return TEXTURES[self.key]
 
 
 COMPUTE = StepPart("compute", "compute only", "kernels ran, no communication beside them")

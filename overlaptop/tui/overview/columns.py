@@ -15,7 +15,7 @@ from overlaptop.report.order import MEASURES, has_data, waiting_at_least, waitin
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import AT_LEAST, UNKNOWN, Unit, age, clock, percent, rate, whole_percent
-from overlaptop.tui.draw.bars import ruler, sparkline, stacked_bar
+from overlaptop.tui.draw.bars import chart, ruler, stacked_bar
 from overlaptop.tui.draw.layout import crop, elided
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim, faded
 from overlaptop.tui.draw.table import GAP
@@ -23,22 +23,21 @@ from overlaptop.tui.model import history
 from overlaptop.tui.model.parts import overlap_style, parts_of
 from overlaptop.tui.model.state import ViewState
 
-_HISTORY_COLUMNS = 40
 _SCALED_RANKS = 16
 """Ranks that set the scale of all histories: a job's ranks step together."""
 _FAR = 4
 """Steps longer than this multiple of the usual one do not set the scale: the job was stalled."""
-_MEAN, _BAR_LEAST = " mean", 16
+_MEAN = " mean"
+_BAR, _BAR_LEAST, _HISTORY, _HISTORY_MOST = 16, 6, 16, 40
+"""Widths: the bar shrinks before columns of priority 1 are left out. Spare cells go to bar and history."""
 
 
 class Scales:
     """The common scales of all rows, also of filtered ones: a filter must not change them."""
 
-    def __init__(self, state: ViewState, *, textured: bool, before: "Scales | None" = None) -> None:
-        """``before``: the present ones. The bars' full width stays while rows fill most of it, and the
-        histories until one has a new column.
-        """
-        ranks = state.snapshot.ranks
+    def __init__(self, state: ViewState, before_ns: int = 0) -> None:
+        """``before_ns``: the bars' present full width, which stays while rows fill most of it."""
+        self.state, ranks = state, state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.row.step_ns for view in running if view.row is not None]
         typical_ns = history.typical_step_ns(ranks)
@@ -46,34 +45,19 @@ class Scales:
         if state.moving and state.past_step is None:
             usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
-        self.bar_ns: int = history.bar_top_ns(
-            max(bars_ns, default=0), before.bar_ns if before is not None else 0
-        )
+        self.bar_ns = history.bar_top_ns(max(bars_ns, default=0), before_ns)
         """Full width of the bars, a round figure; 0 before the first step."""
         self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
         self.steps_per_column = history.steps_per_column(typical_ns, moving=state.moving)
         """Steps per column of the history."""
-        scaled = [view for view in ranks[:_SCALED_RANKS] if view.history]
-        newest = [
-            (view.rank, view.history[-1].step // self.steps_per_column, view.stale or view.ended)
-            for view in scaled
-        ]
-        self.newest_columns = self.steps_per_column, newest
-        if before is not None and before.newest_columns == self.newest_columns:
-            slowest_ns, history_lines = before.slowest_ns, before.history_lines
-        else:
-            history_lines = {}
-            slowest_ns = {
-                view.rank: _slowest(view, _HISTORY_COLUMNS, self.steps_per_column) for view in scaled
-            }
-        self.slowest_ns: dict[int, list[float | None]] = slowest_ns
+        self.slowest_ns = {view.rank: self.slowest(view, _HISTORY_MOST) for view in ranks[:_SCALED_RANKS]}
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
-        self.history_lines: dict[tuple[int, int, int | None], StyledLine] = history_lines
-        """Their histories, by rank, width and marked column."""
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
-        self.textured, self.marked_step, self.slopes = textured, state.marked_step, state.slopes
-        self.failure, self.compute = first_failure(ranks), state.compute
+        self.failure = first_failure(ranks)
         self.are_means = any(view.mean is not None for view in ranks)
+
+    def slowest(self, view: RankView, columns: int) -> list[float | None]:
+        return history.columns(view.history, columns, self.steps_per_column, attrgetter("step_ns"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +70,7 @@ class Column:
     width: int
     priority: int
     """The highest priority is left out first; 0 stays."""
-    grow: int = 0
-    """Its share of the remaining width."""
-    max_width: int = 1000
     right: bool = True
-    shrunk_width: int = 0
-    """Least width before columns of priority 1 are left out; 0: its ``width``."""
 
     def header(self, scales: Scales, width: int) -> StyledLine:
         """Return the title, with the unit of all times in place of ``UNIT``."""
@@ -128,8 +107,8 @@ def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     bar: StyledLine = ()
     if view.row is not None and view.row.measured:
-        parts = parts_of(view.row, waiting_ns(view) or 0, scales.compute)
-        bar = stacked_bar(parts, scales.bar_ns, width, textured=scales.textured)
+        parts = parts_of(view.row, waiting_ns(view) or 0, scales.state.compute)
+        bar = stacked_bar(parts, scales.bar_ns, width)
         if view.row.step_ns > scales.bar_ns:
             bar = (*crop(bar, width - 1), bold("▸"))
     elif view.last is not None:
@@ -163,21 +142,12 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
     return []
 
 
-def _slowest(view: RankView, columns: int, steps_per_column: int) -> list[float | None]:
-    return history.columns(view.history, columns, steps_per_column, attrgetter("step_ns"))
-
-
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    marked = history.column_of(view.history, width, scales.steps_per_column, scales.marked_step)
-    key = view.rank, width, marked
-    line = scales.history_lines.get(key)
-    if line is None:
-        known = scales.slowest_ns.get(view.rank)
-        values = _slowest(view, width, scales.steps_per_column) if known is None else known[-width:]
-        line = sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
-        if known is not None:
-            scales.history_lines[key] = line
-    return line
+    known = scales.slowest_ns.get(view.rank)
+    values = scales.slowest(view, width) if known is None else known[-width:]
+    step = scales.state.marked_step
+    marked = history.column_of(view.history, width, scales.steps_per_column, step)
+    return chart(values, scales.spark_top_ns, 1, style=TextStyle("history"), marked=marked)[0]
 
 
 def _history_header(scales: Scales, width: int) -> StyledLine:
@@ -192,7 +162,7 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
 def _bar_header(scales: Scales, width: int) -> StyledLine:
     if not scales.bar_ns:
         return (dim("step"),)
-    said = _MEAN if scales.are_means and width >= _BAR_LEAST else ""
+    said = _MEAN if scales.are_means and width >= _BAR else ""
     space = width - len(said)
     return (*ruler(0, scales.bar_ns * space / width, space, scales.unit, line=True), dim(said))
 
@@ -206,7 +176,7 @@ def rate_cell(known: Rate) -> StyledLine:
 
 
 def _critical(view: RankView, scales: Scales, _width: int) -> StyledLine:
-    slope = scales.slopes.get(view.rank)
+    slope = scales.state.slopes.get(view.rank)
     return (dim(UNKNOWN),) if slope is None else (Segment(f"{slope.centre:.2f}"),)
 
 
@@ -228,7 +198,7 @@ def numa_cell(view: RankView) -> StyledLine:
 # Headers have a spare cell for the mark of the sort column.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
-    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, shrunk_width=6),
+    Column("bar", _bar_header, _bar, _BAR, 0, right=False),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4),
@@ -238,7 +208,7 @@ COLUMNS = (
     Column("nvlink", "NVLink", _nvlink, 15, 6),
     Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9),
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5),
-    Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
+    Column("history", _history_header, _history, _HISTORY, 8, right=False),
 )
 _CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
@@ -258,26 +228,18 @@ def columns_for(
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """Return the columns that fit into ``width`` cells, and their widths."""
     kept = list(columns)
-    while _total_width(kept) > width and (worst := max(c.priority for c in kept)) > 1:
-        kept.remove(next(c for c in reversed(kept) if c.priority == worst))
-    while _total_width(kept, shrunk=True) > width and any(c.priority for c in kept):
-        kept.remove(next(c for c in reversed(kept) if c.priority))
-    spare = width - _total_width(kept)
+    for least, shrunk in ((1, 0), (0, _BAR - _BAR_LEAST)):
+        while _total_width(kept) - shrunk > width and (worst := max(c.priority for c in kept)) > least:
+            kept.remove(next(c for c in reversed(kept) if c.priority == worst))
     widths = {column.key: column.width for column in kept}
-    if spare < 0:
-        for column in kept:
-            if column.shrunk_width:
-                widths[column.key] = max(column.shrunk_width, column.width + spare)
-    for column in sorted((c for c in kept if c.grow and spare > 0), key=lambda c: c.max_width):
-        shares = sum(c.grow for c in kept if c.grow and c.max_width >= column.max_width)
-        more = min(spare * column.grow // shares, column.max_width - column.width)
-        widths[column.key] += more
+    spare = width - _total_width(kept)
+    if spare > 0 and "history" in widths:
+        widths["history"] += (more := min(spare // 4, _HISTORY_MOST - _HISTORY))
         spare -= more
+    widths["bar"] = max(_BAR_LEAST, _BAR + spare)
     return [(column, widths[column.key]) for column in kept]
 
 
-def _total_width(columns: Sequence[Column], *, shrunk: bool = False) -> int:
-    sizes = (column.shrunk_width if shrunk and column.shrunk_width else column.width for column in columns)
-    return sum(sizes) + GAP * (len(columns) - 1)
+def _total_width(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + GAP * (len(columns) - 1)

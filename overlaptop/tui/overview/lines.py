@@ -14,17 +14,7 @@ from overlaptop.report.order import stalls_apart
 from overlaptop.report.who_is_late import UNTIL_THEN, Kind, who_is_late, why_unmeasured
 from overlaptop.text import UNKNOWN, duration, plural, runs_of, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width, wrap
-from overlaptop.tui.draw.segments import (
-    BOLD,
-    BOLD_WARNING,
-    DIM,
-    KEY,
-    Segment,
-    StyledLine,
-    TextStyle,
-    bold,
-    dim,
-)
+from overlaptop.tui.draw.segments import BOLD, BOLD_WARNING, DIM, KEY, Segment, StyledLine, TextStyle, dim
 from overlaptop.tui.model.earlier import settings
 from overlaptop.tui.model.parts import (
     COMPUTE,
@@ -76,7 +66,7 @@ class FirstLineView(JobView):
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
         words = self._fitting(said.forms, width, line_width(right), (width, said.key))
         style = BOLD_WARNING if said.warns else TextStyle()
-        mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
+        mark = Segment(" ! ", style) if said.warns else dim(" · ")
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 
     def _fitting(self, forms: Sequence[str], width: int, right: int, line: object) -> str:
@@ -105,67 +95,58 @@ class TotalsLine(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         items = total_items(self.state, width)
-        wide = joined([item.line for item in items])
-        gap = "   " if line_width(wide) <= width - 1 else "  "
-        lines = wrap(items, width - 1, height, gap)
-        return [(Segment(" "), *line) for line in lines]
+        gap = "   " if line_width(joined([item.line for item in items])) <= width - 1 else "  "
+        return [(Segment(" "), *line) for line in wrap(items, width - 1, height, gap)]
 
 
 def total_items(state: ViewState, width: int) -> list[Item]:
-    """Return the totals as figures with their names, for a screen of that width."""
-    totals, ranks = state.snapshot.totals, state.snapshot.ranks
-    figures = totals_text(totals, exact=state.exact)
+    snapshot, totals, is_wide = state.snapshot, state.snapshot.totals, width >= _WIDE_TOTALS
+    figures, is_past = totals_text(totals, exact=state.exact), state.past_step is not None
+    if not is_wide:
+        figures["speed-up"] = figures["speed-up"].partition(",")[0]
+    items: list[Item] = []
 
-    def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
+    def add(name: str, cells: int, style: TextStyle = BOLD, *more: Segment, priority: int = 0) -> None:
         # The widest figure's width, so that later items do not move.
-        return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
+        items.append(Item((dim(f"{name} "), Segment(f"{figures[name]:<{cells}}", style), *more), priority))
 
-    stall = item("stall", figures["stall"], 7)._replace(priority=2)  # exposed says nearly the same
-    seen = state.exact or totals.idle_ns is not None
-    idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)._replace(priority=1)
-    speed_up = item("speed-up", figures["speed-up"], 31)
-    if width < _WIDE_TOTALS:
-        speed_up = item("speed-up", figures["speed-up"].partition(",")[0], 5)
-    return [
-        *_until_then(state),
-        item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
-        item("exposed", figures["exposed"], 7, BOLD, *_exposed_parts(state, width)),
-        *_bound(state),
-        *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
-        *([stall] if any(map(stalls_apart, ranks)) else []),
-        *_knob(state),
-        *([idle] if seen else []),
-        speed_up,
-        *_launching(state),
-        *([] if seen else [idle]),
-        *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
-        *(_sampling(state) if width >= _WIDE_TOTALS else []),
-        *_rule(state, width),
-    ]
-
-
-def _until_then(state: ViewState) -> list[Item]:
-    """Return the mark of figures of a job that is stuck or has failed."""
-    is_present = state.past_step is None and state.snapshot.totals.steps
-    return [Item((dim(UNTIL_THEN.strip()),))] if is_present and trouble_of(state.snapshot) else []
-
-
-def _exposed_parts(state: ViewState, width: int) -> StyledLine:
-    """Return the parts of exposed communication, if they are known and fit."""
-    totals = state.snapshot.totals
-    if totals.waits is None or width < _WIDE_TOTALS:
-        return ()
-    return (dim(f" {exposed_text(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
+    if not is_past and totals.steps and trouble_of(snapshot):
+        items.append(Item((dim(UNTIL_THEN.strip()),)))
+    add("overlap", 8, overlap_style(totals.overlap, bold=True))
+    parts: StyledLine = ()
+    if totals.waits is not None and is_wide:
+        parts = (dim(f" {exposed_text(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
+    add("exposed", 7, BOLD, *parts)
+    # Findings are not about a past step.
+    if not is_past and (word := bound_by(snapshot, state.findings or (), state.first_line)):
+        items.append(Item((Segment(word, BOLD),)))
+    if "fused" in figures:
+        add("fused", 8)
+    if any(map(stalls_apart, snapshot.ranks)):
+        add("stall", 7, priority=2)  # exposed says nearly the same
+    items += _knob(state)
+    if state.exact or totals.idle_ns is not None:
+        add("idle", 8, DIM if totals.idle_ns is None else BOLD, priority=1)
+    add("speed-up", 31 if is_wide else 5)
+    items += _launching(state)
+    if not state.exact and totals.idle_ns is None:
+        add("idle", 8, DIM, priority=1)
+    if totals.dropped:
+        add("dropped", 1, BOLD_WARNING)
+    items += _sampling(state) if is_wide else []
+    if words := window_text(totals, brief=width < _WIDER):
+        key = (Segment(" "), Segment("W", KEY)) if state.offers("app.window") and not is_past else ()
+        items.append(Item((dim(words if is_wide else words.partition(" (")[0]), *key)))
+    return items
 
 
 def _knob(state: ViewState) -> list[Item]:
-    """Return the selected knob: its value, and its keys or why they do nothing."""
     if state.selected_knob is None or (state.starting and state.selected_knob.differs):
         return []
     knob, change = state.selected_knob.knob, state.change
-    value = bold(present_words(knob))
+    value = Segment(present_words(knob), BOLD)
     if state.past_step is not None:
-        value = bold(_value_in(state, state.past_step))
+        value = Segment(_value_in(state, state.past_step), BOLD)
     elif change is not None and change.state == "pending" and change.knob == knob.name and change.new:
         value = Segment(f"{change.old} → {change.new}".lstrip(), BOLD_WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
@@ -194,29 +175,12 @@ def _launching(state: ViewState) -> list[Item]:
     if totals.launch_lead_ns is None:
         return []
     name = "least lead " if totals.ranks > 1 else "lead "
-    line: StyledLine = (dim(name), bold(f"{duration(totals.launch_lead_ns):<7}"))
+    line: StyledLine = (dim(name), Segment(f"{duration(totals.launch_lead_ns):<7}", BOLD))
     if bound := totals.launch_bound:
         on = runs_of(bound) if len(bound) <= _MOST_NAMED else f"{len(bound)} of {len(state.snapshot.ranks)}"
         everywhere = len(bound) == len(state.snapshot.ranks)
         line = (*line, Segment(f" launch-bound{'' if everywhere else f' on rank {on}'}", BOLD_WARNING))
     return [Item(line)]
-
-
-def _bound(state: ViewState) -> list[Item]:
-    """Return what bounds the step; nothing for a past step, since findings are not about it."""
-    if state.past_step is not None:
-        return []
-    word = bound_by(state.snapshot, state.findings or (), state.first_line)
-    return [Item((bold(word),))] if word else []
-
-
-def _rule(state: ViewState, width: int) -> list[Item]:
-    words = window_text(state.snapshot.totals, brief=width < _WIDER)
-    if width < _WIDE_TOTALS:
-        words = words.partition(" (")[0]
-    offered = state.offers("app.window") and state.past_step is None
-    key: StyledLine = (Segment(" "), Segment("W", KEY)) if offered else ()
-    return [Item((dim(words), *key))] if words else []
 
 
 def _sampling(state: ViewState) -> list[Item]:
@@ -239,7 +203,7 @@ class Legend(JobView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        textured, narrow, waits = self.look.textured, width < 70, self.state.waits
+        narrow, waits = width < 70, self.state.waits
         absent = [COMPUTE] if self.state.compute is PHASES else [PHASES]
         if self.state.compute is PHASES:
             absent.append(IDLE)  # it is not seen
@@ -251,7 +215,7 @@ class Legend(JobView):
         for part in (each for each in LEGEND if each not in absent):
             word = part.word.removesuffix(" only") if narrow else f" {part.word}"
             shades = (HIDDEN_WAITING, part) if part is WAITING else (part,) * (1 if narrow else 2)
-            swatch = [Segment(each.texture if textured else "█", TextStyle(each.key)) for each in shades]
+            swatch = [Segment("█", TextStyle(each.key, each.key)) for each in shades]
             items.append(Item((*swatch, dim(word)), 1))
         right = []
         if words := self.state.filter.words:

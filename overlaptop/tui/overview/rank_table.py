@@ -4,111 +4,160 @@ If several hosts are watched, each host's ranks are below a thin line. A job wit
 mark a rank, and rows only of the selected rank and of those that deviate most.
 """
 
-from typing import NamedTuple
+from collections.abc import Collection
+from itertools import zip_longest
 
 from textual import events
 
-from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import Group, groups
-from overlaptop.report.order import SORT_KEYS, Deviations, by_place, deviations, node_size
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
-from overlaptop.tui.draw.table import GAP, aligned, scrolled
+from overlaptop.report.order import LEVELS, QUANTITIES, SORT_KEYS, by_place, deviations, node_size
+from overlaptop.text import whole_percent
+from overlaptop.tui.draw.bars import merged
+from overlaptop.tui.draw.layout import Item, fit, pad
+from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim, faded, on
+from overlaptop.tui.draw.table import GAP, scrolled
 from overlaptop.tui.model import history
-from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
-from overlaptop.tui.overview.rank_map import RankMap, map_header
 from overlaptop.tui.widgets.host_lines import heading
 from overlaptop.tui.widgets.view import JobView
 
 _MARGIN = 2
+_COLORS = {-2: "far_better", -1: "better", 0: "usual", 1: "worse", 2: "far_worse"}
 _LEAST_BELOW = 2
 """Lines below the marks of a folded job: the header and a row."""
 
 
-class _Folded(NamedTuple):
-    """A folded job: its marks, and the deviations that colour them."""
+class RankMap:
+    """All ranks of a large job as marks, two ranks a cell, coloured by their deviation from the median.
 
-    snapshot: Snapshot
-    quantity: str
-    width: int
-    found: Deviations
-    map: RankMap
-    worst: list[int]
+    The upper mark of a cell is the even local rank. Each line holds whole nodes, so that a bad GPU position
+    is a vertical stripe and a bad node is a short horizontal one.
+    """
+
+    def __init__(self, state: ViewState, width: int) -> None:
+        self._snapshot, self._quantity, self._width = state.snapshot, state.map_quantity, width
+        self.ranks = by_place(state.rows)
+        self._found = deviations(state.rows, self._quantity)
+        self.worst = self._found.worst()
+        """The ranks that deviate most."""
+        most, node_ranks = max(2, 2 * (width - 2 * _MARGIN)), node_size(self.ranks)
+        whole = most // node_ranks * node_ranks if node_ranks % 2 == 0 else 0
+        self.line_ranks = whole or most
+        """Ranks on one line."""
+
+    def fits(self, state: ViewState, width: int) -> bool:
+        same = self._snapshot is state.snapshot
+        return same and (self._quantity, self._width) == (state.map_quantity, width)
+
+    @property
+    def height(self) -> int:
+        return -(-len(self.ranks) // self.line_ranks)
+
+    def line_of(self, rank: int) -> int:
+        """Return the line of a rank's mark; 0 if it has none."""
+        return next((at for at, view in enumerate(self.ranks) if view.rank == rank), 0) // self.line_ranks
+
+    def ranks_at(self, x: int, line: int) -> list[int]:
+        """Return the ranks of a cell; none beside the marks."""
+        at = 2 * (x - _MARGIN)
+        here = self.ranks[line * self.line_ranks + at :][:2] if 0 <= at < self.line_ranks else ()
+        return [view.rank for view in here]
+
+    def line(self, number: int, selected: int, members: Collection[int]) -> StyledLine:
+        """``members``: ranks of the selected rank's groups."""
+        ranks = self.ranks[number * self.line_ranks :][: self.line_ranks]
+        colors = [self._color(view, selected, members) for view in ranks]
+        pairs = zip_longest(colors[::2], colors[1::2], fillvalue="")
+        return (Segment(" " * _MARGIN), *merged(Segment("▀", TextStyle(*pair)) for pair in pairs))
+
+    def _color(self, view: RankView, selected: int, members: Collection[int]) -> str:
+        level = self._found.level(view.rank)
+        if view.rank == selected:
+            return "bright"
+        if level is None or view.ended or view.node_lost:
+            return "screen"
+        return "member" if level == 0 and view.rank in members else _COLORS[level]
+
+    def header(self) -> StyledLine:
+        def mark(level: int) -> Segment:
+            return Segment("█", TextStyle(_COLORS[level], _COLORS[level]))
+
+        low, high = map(whole_percent, LEVELS)
+        quantity = QUANTITIES[self._quantity]
+        suspect, other = ("more", "less") if quantity.is_bad_high else ("less", "more")
+        median = quantity.describe(self._found.median)
+        left = [
+            Item((bold(self._quantity), dim(" median "), bold(median))),
+            Item((Segment("M", KEY), dim(" next")), 1),
+        ]
+        right = [
+            Item((mark(1), dim(f" {low} "), mark(2), dim(f" {high} {suspect}")), 2),
+            Item((mark(-1), dim(f" {low} "), mark(-2), dim(f" {high} {other}")), 3),
+        ]
+        return (Segment("  "), *fit(left, right, self._width - 3))
 
 
 class RankTable(JobView):
     """Header and rows; keeps the selected rank visible. A click selects, a second one opens."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._first = 0
-        self._scales: Scales | None = None
-        """Of the last drawing."""
-        self._made: _Folded | None = None
-        self._marks = range(0)
-        """The shown lines of marks."""
+    _first = 0
+    _scales: Scales | None = None
+    """Of the last drawing."""
+    _map: RankMap | None = None
+    _marks = range(0)
+    """The shown lines of marks."""
 
     @property
     def page_rows(self) -> int:
-        folded = self._folded()
-        return max(1, self.size.height - 1) if folded is None else folded.map.line_ranks
+        marks = self._folded()
+        return max(1, self.size.height - 1) if marks is None else marks.line_ranks
 
     @property
     def places(self) -> list[int]:
         """Return all ranks, by place if the job is folded."""
-        folded = self._folded()
-        return [view.rank for view in (self.state.rows if folded is None else folded.map.ranks)]
+        marks = self._folded()
+        return [view.rank for view in (self.state.rows if marks is None else marks.ranks)]
 
     @property
     def listed(self) -> list[int]:
         return [entry.rank for entry in self._entries() if not isinstance(entry, Group)]
 
     def full_height(self, width: int) -> int:
-        folded = self._folded(width)
-        return 1 + max(1, len(self._entries())) + (1 + folded.map.height if folded is not None else 0)
+        marks = self._folded(width)
+        return 1 + max(1, len(self._entries())) + (1 + marks.height if marks is not None else 0)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        marks = self._draw_marks(width, height)
-        return [*marks, *self._draw_rows(width, height - len(marks))]
-
-    def _draw_marks(self, width: int, height: int) -> list[StyledLine]:
-        folded, state = self._folded(width), self.state
-        if folded is None:
-            self._marks = range(0)
-            return []
+        marks, state = self._folded(width), self.state
+        if marks is None:
+            return self._draw_rows(width, height)
         selected = state.selected.rank if state.selected is not None else state.rank
-        shown = max(1, min(folded.map.height, height - 1 - _LEAST_BELOW))
-        first = scrolled(self._marks.start, folded.map.line_of(selected), folded.map.height, shown)
-        self._marks, textured, members = range(first, first + shown), self.look.textured, state.groups
-        lines = [map_header(folded.quantity, folded.found, width, textured=textured)]
-        for number in self._marks:
-            line = folded.map.line(number, folded.found, selected, members, textured=textured)
-            lines.append((Segment(" " * _MARGIN), *line))
-        return lines
+        shown = max(1, min(marks.height, height - 1 - _LEAST_BELOW))
+        first = scrolled(self._marks.start, marks.line_of(selected), marks.height, shown)
+        self._marks = range(first, first + shown)
+        lines = [marks.header(), *(marks.line(at, selected, state.groups) for at in self._marks)]
+        return [*lines, *self._draw_rows(width, height - len(lines))]
 
-    def _folded(self, width: int = 0) -> _Folded | None:
-        state = self.state
-        if not state.folded:
+    def _folded(self, width: int = 0) -> RankMap | None:
+        """Return the map of a folded job; None: each rank has a row."""
+        width = width or self.size.width
+        if not self.state.folded:
             return None
-        width, made = width or self.size.width, self._made
-        snapshot, quantity = state.snapshot, state.map_quantity
-        made_of = (quantity, width)
-        if made is None or made.snapshot is not snapshot or (made.quantity, made.width) != made_of:
-            found, ranks = deviations(state.rows, quantity), by_place(state.rows)
-            placed = RankMap(ranks, node_size(ranks), width - 2 * _MARGIN)
-            self._made = made = _Folded(snapshot, quantity, width, found, placed, found.worst())
-        return made
+        if self._map is None or not self._map.fits(self.state, width):
+            self._map = RankMap(self.state, width)
+        return self._map
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
-        self._scales = scales = Scales(state, textured=self.look.textured, before=self._scales)
+        self._scales = scales = Scales(state, self._scales.bar_ns if self._scales else 0)
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:
             title = column.header(scales, size)
             if column.key == state.sort_key and not state.folded:
                 title = _marked(title, size, down=state.reverse)
-            header += [*aligned(title, size, right=column.right), Segment(" " * GAP)]
+            header += [*pad(title, size, right=column.right), Segment(" " * GAP)]
         entries, selected = self._entries(), state.selected
         at = entries.index(selected) if selected in entries else 0
         self._first = scrolled(self._first, at, len(entries), height - 1)
@@ -127,12 +176,12 @@ class RankTable(JobView):
 
     async def on_click(self, event: events.Click) -> None:
         y = event.y
-        if (folded := self._folded()) is not None:
+        if (marks := self._folded()) is not None:
             if y == 0:
                 await self.screen.run_action("screen.map")
                 return
             if y <= len(self._marks):
-                ranks = folded.map.ranks_at(event.x - _MARGIN, self._marks[y - 1])
+                ranks = marks.ranks_at(event.x, self._marks[y - 1])
                 if ranks:  # another click selects the other rank of the cell
                     rank = ranks[-1 if ranks[0] == self.state.rank else 0]
                     await self.screen.run_action(f"screen.select_rank({rank})")
@@ -140,11 +189,14 @@ class RankTable(JobView):
             y -= 1 + len(self._marks)
         entries, at = self._entries(), self._first + y - 1
         if y == 0:
-            if (key := self._column_at(event.x)) in SORT_KEYS:
+            if (key := self._column_at(event.x)[0]) in SORT_KEYS:
                 await self.screen.run_action(f"screen.sort_by('{key}')")
         elif at < len(entries) and not isinstance(entry := entries[at], Group):
             await self.screen.run_action(f"screen.select_rank({entry.rank})")
-            if (step := self._step_at(entry, event.x)) is not None:
+            key, x, size = self._column_at(event.x)
+            steps = entry.history if key == "history" else ()
+            each = self._scales.steps_per_column if self._scales else 1
+            if (step := history.slowest_in(steps, size, each, x)) is not None:
                 await self.screen.run_action(f"app.show_step({step})")
             elif event.chain >= 2:
                 await self.screen.run_action("app.rank")
@@ -154,10 +206,10 @@ class RankTable(JobView):
 
     def _entries(self) -> list[RankView | Group]:
         state = self.state
-        if (folded := self._folded()) is not None:
+        if (marks := self._folded()) is not None:
             views, selected = {view.rank: view for view in state.rows}, state.selected
-            above = [] if selected is None or selected.rank in folded.worst else [selected]
-            return [*above, *(views[rank] for rank in folded.worst)]
+            above = [] if selected is None or selected.rank in marks.worst else [selected]
+            return [*above, *(views[rank] for rank in marks.worst)]
         if not state.grouped:
             return list(state.rows)
         entries: list[RankView | Group] = []
@@ -172,23 +224,14 @@ class RankTable(JobView):
         columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=with_slopes)
         return layout(columns, width - 2 * _MARGIN)
 
-    def _column_at(self, x: int) -> str:
-        return next((key for key, left, size in self._places() if left <= x < left + size), "")
-
-    def _step_at(self, view: RankView, x: int) -> int | None:
-        """Return the slowest step of a column of the history; None if the pointer is elsewhere."""
-        for key, left, size in self._places():
-            if key == "history" and left <= x < left + size:
-                steps_per_column = Scales(self.state, textured=False).steps_per_column
-                return history.slowest_in(view.history, size, steps_per_column, x - left)
-        return None
-
-    def _places(self) -> list[tuple[str, int, int]]:
-        found, left = [], _MARGIN
+    def _column_at(self, x: int) -> tuple[str, int, int]:
+        """Return the column at ``x``, the position in it, and its width; an empty key: none."""
+        x -= _MARGIN
         for column, size in self._columns(self.size.width):
-            found.append((column.key, left, size))
-            left += size + GAP
-        return found
+            if 0 <= x < size:
+                return column.key, x, size
+            x -= size + GAP
+        return "", 0, 0
 
 
 def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, cursor: bool) -> StyledLine:
@@ -199,7 +242,7 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
         # The reason why a row is not live replaces its bar, and does not fade.
         if view.node_lost or ((view.stale or view.ended) and column.key != "bar"):
             cell = faded(cell)
-        row += [*aligned(cell, size, right=column.right), Segment(" " * GAP)]
+        row += [*pad(cell, size, right=column.right), Segment(" " * GAP)]
     return on(row, "cursor") if cursor else tuple(row)
 
 

@@ -19,18 +19,7 @@ from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextSty
 from overlaptop.tui.help.glossary import RANK
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import RANK_KEYS, TIMELINE_KEYS, bindings
-from overlaptop.tui.model.parts import (
-    COMPUTE,
-    COPY,
-    EXPOSED,
-    FUSED,
-    HIDDEN,
-    IDLE,
-    PARTS,
-    PHASES,
-    overlap_style,
-    parts_of,
-)
+from overlaptop.tui.model.parts import EXPOSED, IDLE, PARTS, overlap_style, parts_of
 from overlaptop.tui.model.state import ViewState, step_name
 from overlaptop.tui.model.viewport import Viewport
 from overlaptop.tui.overview.columns import numa_cell
@@ -44,7 +33,7 @@ from overlaptop.wire.messages import StepTotals
 MOSTLY = 0.99
 _MOST_LINES = ((24, 8), (12, 4), (0, 1))
 """By the height of the screen."""
-_ORDER = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, PHASES, FUSED, COPY, IDLE))
+_ORDER = ("exposed", "hidden", "compute", "phases", "fused", "copy", "idle")
 """Most important first: a small screen does not fit all."""
 
 
@@ -69,7 +58,7 @@ class RankFacts(JobView):
         lines = wrap(self._parts(selected, step), width - 1, max(1, height - 2))
         waits = self.state.waits_of(selected.rank)
         parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0, self.state.compute)
-        bar = stacked_bar(parts, step.step_ns, width - 2, textured=self.look.textured)
+        bar = stacked_bar(parts, step.step_ns, width - 2)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
     def _parts(self, selected: RankView, step: StepTotals) -> list[Item]:
@@ -78,12 +67,10 @@ class RankFacts(JobView):
         waits = self.state.waits_of(selected.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
-        for key, value_ns in sorted(
-            parts_of(step, compute=self.state.compute), key=lambda part: _ORDER.index(part[0])
-        ):
+        spent = parts_of(step, compute=self.state.compute)
+        for key, value_ns in sorted(spent, key=lambda part: _ORDER.index(part[0])):
             known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
-            glyph = PARTS[key].texture if self.look.textured else "█"
-            name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
+            name = (Segment("█", TextStyle(key, key)), dim(f" {PARTS[key].word} "))
             figure = duration(known_ns)
             figures: StyledLine = (dim(figure),)
             if known_ns:

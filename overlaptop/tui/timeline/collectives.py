@@ -4,8 +4,7 @@ from textual import events
 
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
-from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.draw.table import Column, Table, scrolled
 from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
@@ -41,39 +40,32 @@ _TIMES = ("start", "duration", "waiting", "transfer")
 class Collectives(JobView):
     """A list with a cursor; the timeline marks the selected one."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._first = 0
+    _first = 0
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 1 + max(1, self.state.most_collectives)
 
-    def made_of(self) -> tuple[object, ...] | None:
-        return (self.state.lanes, self.state.collective)
-
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        lanes = self.state.lanes
+        lanes, selected = self.state.lanes, self.state.collective
         if lanes is None:
             return []
-        collectives = lanes.detail.collectives
+        collectives, space = lanes.detail.collectives, height - 1
         if not collectives:
             return [(dim("  no collective in this step"),)]
         unit = Unit.for_scale(lanes.detail.step_ns)
-        selected = self.state.collective
-        space = height - 1
         # The last line counts hidden ones, if there is space for more than that line.
         shown = space - 1 if 1 < space < len(collectives) else space
-        at = min(selected, len(collectives) - 1) if selected is not None else self._first
-        self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - space))
+        at = self._first if selected is None else selected
+        self._first = scrolled(self._first, at, len(collectives), shown)
         if self._first + space >= len(collectives):
-            shown = space
+            self._first, shown = max(0, len(collectives) - space), space
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
         columns = _WAIT_COLUMNS if has_breakdown else _COLUMNS
         table = Table(columns, width, words)
         names = {name: f"{name} {unit.name}" for name in _TIMES}
         lines = [table.header(names)]
-        for index in range(self._first, min(len(collectives), self._first + shown)):
+        for index in range(len(collectives))[self._first : self._first + shown]:
             cells = _cells(lanes, index, unit)
             lines.append(table.row([cells[each.title] for each in columns], cursor=index == selected))
         if (more := len(collectives) - self._first - shown) > 0:

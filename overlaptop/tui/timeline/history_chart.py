@@ -24,24 +24,15 @@ _WHOLE_SECONDS_NS = 10_000_000_000
 class HistoryChart(JobView):
     """Two charts of equal height, with their scales at the left."""
 
-    def made_of(self) -> tuple[object, ...] | None:
-        """The rank and the newest complete column, for about one redraw a second."""
-        selected = self.state.selected
-        if selected is None or not selected.history:
-            return None
-        steps_per_column = self._steps_per_column(history.typical_step_ns([selected]))
-        newest_column = selected.history[-1].step // steps_per_column
-        return selected.rank, steps_per_column, newest_column, self.state.marked_step
-
-    def _steps_per_column(self, typical_ns: float | None) -> int:
-        return history.steps_per_column(typical_ns, moving=self.state.moving)
+    _steps_per_column = 1
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected = self.state.selected
         if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
-        typical_ns = history.typical_step_ns([selected])
-        steps_per_column, space = self._steps_per_column(typical_ns), width - _LABEL - 1
+        typical_ns, space = history.typical_step_ns([selected]), width - _LABEL - 1
+        steps_per_column = history.steps_per_column(typical_ns, moving=self.state.moving)
+        self._steps_per_column = steps_per_column
         times = history.columns(selected.history, space, steps_per_column, attrgetter("step_ns"))
         top_ns = history.scale_top_ns(times)
         has_axis = height >= _AXIS_FROM
@@ -77,9 +68,8 @@ class HistoryChart(JobView):
     async def on_click(self, event: events.Click) -> None:
         selected = self.state.selected
         if selected is not None and event.x >= _LABEL:
-            steps_per_column = self._steps_per_column(history.typical_step_ns([selected]))
-            space = self.size.width - _LABEL - 1
-            step = history.slowest_in(selected.history, space, steps_per_column, event.x - _LABEL)
+            space, column = self.size.width - _LABEL - 1, event.x - _LABEL
+            step = history.slowest_in(selected.history, space, self._steps_per_column, column)
             if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")
 

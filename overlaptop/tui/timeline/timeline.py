@@ -5,7 +5,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.timeline.collectives import sum_where_known
-from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
+from overlaptop.tui.draw.bars import Piece, lane, merged, ruler
 from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes
@@ -30,17 +30,12 @@ class Timeline(JobView):
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 10 if self.state.copies_seen else 8
 
-    def made_of(self) -> tuple[object, ...] | None:
-        """The step and the viewport; without a step always draw, since the reason changes."""
-        state = self.state
-        return (state.lanes, state.viewport, state.collective) if state.lanes else None
-
     def draw(self, width: int, height: int) -> list[StyledLine]:
         lanes = self.state.lanes
         if lanes is None:
             return [self._title(width, None), (), (dim("  " + self._why_not()),)]
         bounds_ns = self.state.viewport.bounds_ns(lanes.detail.step_ns)
-        view = LaneRows(lanes, bounds_ns, lane_cells(width), self.look.textured)
+        view = LaneRows(lanes, bounds_ns, lane_cells(width))
         title = self._title(width, lanes)
         if height <= 2:
             return [title, view.row("comm", lanes.comm)]
@@ -133,66 +128,57 @@ class TimelineScreen(DashboardScreen):
 class LaneRows:
     """The lanes of a step in a window, ``width`` cells of it, with names at the left."""
 
-    def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
-        self.lanes = lanes
+    def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int) -> None:
+        self.lanes, self.width = lanes, width
         self.start_ns, self.end_ns = bounds_ns
-        self.width = width
-        self.textured = textured
 
     def column(self, at_ns: float) -> int:
         share = (at_ns - self.start_ns) / (self.end_ns - self.start_ns)
         return int(min(1.0, max(0.0, share)) * self.width + 1e-9)  # its cell
 
     def row(self, label: str, pieces: tuple[Piece, ...]) -> StyledLine:
-        drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
-        return (lane_label(label), *drawn)
+        return (lane_label(label), *lane(pieces, self.start_ns, self.end_ns, self.width))
 
     def phases(self) -> StyledLine:
-        cells = [Cell(" ", FAINT)] * self.width
+        cells = [Segment(" ", FAINT)] * self.width
         for phase in self.lanes.detail.phases:
             left, right = self.column(phase.start_ns), self.column(phase.end_ns)
-            size = right - left
-            if size < 1:
+            if (size := right - left) < 1:
                 continue
             names = (f" {phase.name} ", phase.name, _SHORT.get(phase.name, ""), "")
             name = next(name for name in names if len(name) <= max(0, size - 2))
             words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
-            cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
+            cells[left:right] = [Segment(glyph, TextStyle("text", phase.name)) for glyph in words]
         label = "" if self.lanes.label == PHASES.key else "phase"
-        return (lane_label(label), *to_segments(cells))
+        return (lane_label(label), *merged(cells))
 
     def names(self, selected: int | None) -> StyledLine:
         """Return names at the starts of collectives, if they fit; the selected one is marked."""
-        cells = [Cell(" ", DIM)] * self.width
+        cells = [Segment(" ", DIM)] * self.width
         collectives = self.lanes.detail.collectives
-        marked = self.column(collectives[selected].start_ns) if selected is not None else self.width
-        free = 0
+        lefts = [*(self.column(each.start_ns) for each in collectives), self.width]
+        marked, free = lefts[-1 if selected is None else selected], 0
         for index, collective in enumerate(collectives):
             if collective.end_ns <= self.start_ns or collective.start_ns >= self.end_ns:
                 continue
-            left, right = self.column(collective.start_ns), self.column(collective.end_ns)
+            left, right, style = lefts[index], self.column(collective.end_ns), DIM
             if index == selected:
                 size = max(1, right - left)
-                words = f"╰{'─' * (size - 2)}╯"[:size] if size > 1 else "▲"
-                left = min(left, self.width - size)
-                cells[left : left + size] = [Cell(glyph, TextStyle("accent", bold=True)) for glyph in words]
-                free = max(free, left + size + 1)
-                continue
-            space = max(right, self._next_start(index)) - left - 1
-            if left < marked:
-                space = min(space, marked - left)
-            name = f"│{op_name(collective)}"
-            # Whole words only: a cut figure is a wrong figure.
-            labels = (f"{name} {byte_count(collective.bytes)}", name)
-            words = next((words for words in labels if len(words) <= space), "│")
-            if left >= free and left + len(words) <= self.width:
-                cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
-                free = left + len(words)
-        return (lane_label(""), *to_segments(cells))
-
-    def _next_start(self, index: int) -> int:
-        after = self.lanes.detail.collectives[index + 1 : index + 2]
-        return self.column(after[0].start_ns) if after else self.width
+                words, style = f"╰{'─' * (size - 2)}╯" if size > 1 else "▲", TextStyle("accent", bold=True)
+                left, gap = min(left, self.width - size), 1
+            else:
+                space, gap = max(right, lefts[index + 1]) - left - 1, 0
+                if left < marked:
+                    space = min(space, marked - left)
+                # Whole words only: a cut figure is a wrong figure.
+                name = f"│{op_name(collective)}"
+                labels = (f"{name} {byte_count(collective.bytes)}", name)
+                words = next((words for words in labels if len(words) <= space), "│")
+                if left < free or left + len(words) > self.width:
+                    continue
+            cells[left : left + len(words)] = [Segment(glyph, style) for glyph in words]
+            free = max(free, left + len(words) + gap)
+        return (lane_label(""), *merged(cells))
 
     def axis(self) -> StyledLine:
         unit = Unit.for_scale(max(1, round(self.end_ns - self.start_ns)))
@@ -205,7 +191,6 @@ def op_name(collective: CollectiveSpan | CollectiveKey) -> str:
 
 
 def lane_cells(width: int) -> int:
-    """Return the lanes' cells of a line of that width."""
     return max(1, width - LABEL - 1)
 
 
@@ -216,7 +201,6 @@ def zoomed_at(viewport: Viewport, x: int, width: int, direction: int) -> Viewpor
 
 
 def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
-    """Return title items: the zoom factor, and the visible part of ``length_ns``."""
     if viewport.zoom <= 1:
         return []
     start_ns, end_ns = viewport.bounds_ns(length_ns)

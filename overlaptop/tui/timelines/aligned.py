@@ -1,6 +1,6 @@
 """One step of all ranks on one axis, and the spans at a position. No drawing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +36,10 @@ class AlignedStep:
 
     def offset_ns(self, rank: int) -> int:
         return self.details[rank].start_ns - self.begins_ns
+
+    def span(self, rank: int, call: int) -> tuple[int, int]:
+        each, offset_ns = self.details[rank].collectives[call], self.offset_ns(rank)
+        return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
 class Cursor(NamedTuple):
@@ -77,43 +81,30 @@ def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
     """
     lanes, offset_ns = step.lanes(rank), step.offset_ns(rank)
 
+    def weight(each: Under) -> tuple[bool, bool, float]:
+        overlap_ns = min(each.end_ns, cursor.right_ns) - max(each.start_ns, cursor.left_ns)
+        return each.call == cursor.call, each.start_ns <= cursor.at_ns < each.end_ns, overlap_ns
+
     def met(found: Iterable[Under]) -> list[Under]:
-        left_ns, right_ns = cursor.left_ns, cursor.right_ns
-        in_it = [each for each in found if each.end_ns > left_ns and each.start_ns < right_ns]
+        here = [each for each in found if each.end_ns > cursor.left_ns and each.start_ns < cursor.right_ns]
+        return sorted(here, key=weight, reverse=True)
 
-        def weight(each: Under) -> tuple[bool, bool, float]:
-            overlap_ns = min(each.end_ns, right_ns) - max(each.start_ns, left_ns)
-            selected = each.call is not None and each.call == cursor.call
-            return selected, each.start_ns <= cursor.at_ns < each.end_ns, overlap_ns
-
-        return sorted(in_it, key=weight, reverse=True)
-
-    def shifted(pieces: Iterable[Piece]) -> Iterator[Under]:
-        for start_ns, end_ns, key in pieces:
-            yield Under(key, int(start_ns) + offset_ns, int(end_ns) + offset_ns)
+    def first(pieces: Iterable[Piece]) -> list[Under]:
+        return met(Under(key, int(a) + offset_ns, int(b) + offset_ns) for a, b, key in pieces)[:1]
 
     phases = (Piece(each.start_ns, each.end_ns, each.name) for each in lanes.detail.phases)
-    calls = [Under("comm", *span_of(step, rank, at), at) for at in range(len(lanes.detail.collectives))]
+    calls = (Under("comm", *step.span(rank, at), at) for at in range(len(lanes.detail.collectives)))
     idle = (each for each in step.parts[rank] if each.key == IDLE.key)
-    return [
-        *met(shifted(phases))[:1],
-        *(met(calls) or met(shifted(lanes.comm))[:1]),
-        *(each for lane in (lanes.compute, lanes.copy, idle) for each in met(shifted(lane))[:1]),
-    ]
+    below = (each for lane in (lanes.compute, lanes.copy, idle) for each in first(lane))
+    return [*first(phases), *(met(calls) or first(lanes.comm)), *below]
 
 
 def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int | None:
     """Return the index of the rank's next collective after a position, or before it; None: none."""
-    starts = [(span_of(step, rank, at)[0], at) for at in range(len(step.details[rank].collectives))]
+    starts = [(step.span(rank, at)[0], at) for at in range(len(step.details[rank].collectives))]
     if direction > 0:
         return min((each for each in starts if each[0] > at_ns), default=(0, None))[1]
     return max((each for each in starts if each[0] < at_ns), default=(0, None))[1]
-
-
-def span_of(step: AlignedStep, rank: int, index: int) -> tuple[int, int]:
-    """Return the start and end of a rank's collective on the axis."""
-    each, offset_ns = step.details[rank].collectives[index], step.offset_ns(rank)
-    return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
 def _parts(detail: StepDetail, collectives: "Sequence[Collective]", compute: StepPart) -> tuple[Piece, ...]:

@@ -1,6 +1,7 @@
 """One step of all ranks on one axis, with a cursor and the spans below it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -31,7 +32,7 @@ from overlaptop.tui.timeline.timeline import (
     zoom_items,
     zoomed_at,
 )
-from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
+from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, under
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
@@ -46,17 +47,14 @@ _LANES = 6
 class Timelines(JobView):
     """A row for each rank: the parts of its step at their times."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self.viewport = WHOLE_STEP
-        self._cursor_ns = 0
-        self._follows = False
-        """True if the cursor follows the selected collective to other ranks and steps."""
-        self._first = 0
-        self._step: AlignedStep | None = None
-        self._step_of: tuple[object, object] = (None, None)
-        self._ranks_at: dict[int, int] = {}
-        """Ranks by line."""
+    viewport = WHOLE_STEP
+    _cursor_ns = _first = 0
+    _follows = False
+    """True if the cursor follows the selected collective to other ranks and steps."""
+    _step: AlignedStep | None = None
+    _step_of: tuple[object, object] = (None, None)
+    _ranks_at: Mapping[int, int] = {}
+    """Ranks by line."""
 
     @property
     def step(self) -> AlignedStep | None:
@@ -65,10 +63,13 @@ class Timelines(JobView):
             return None
         if self._step is None or details is not self._step_of[0] or waits is not self._step_of[1]:
             self._step_of = details, waits
-            self._step = aligned(
-                details, waits.collectives if waits is not None else (), self.state.compute
-            )
-            self._follow(self._step)
+            collectives = waits.collectives if waits is not None else ()
+            self._step = step = aligned(details, collectives, self.state.compute)
+            rank, index = self.rank, self.state.collective
+            if self._follows and rank is not None and index is not None:
+                self._put(step, step.span(rank, index)[0], follows=True)
+            else:
+                self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
         return self._step
 
     @property
@@ -98,9 +99,8 @@ class Timelines(JobView):
         if step is None or rank is None:
             return
         self.state.select_collective(index)
-        start_ns, end_ns = span_of(step, rank, index)
-        self._put(step, start_ns)
-        self._follows = True
+        start_ns, end_ns = step.span(rank, index)
+        self._put(step, start_ns, follows=True)
         if fits:
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
 
@@ -117,14 +117,6 @@ class Timelines(JobView):
             anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
 
-    def made_of(self) -> tuple[object, ...] | None:
-        """The step, the cursor and the viewport; without a step always draw, since the reason changes."""
-        state, step = self.state, self.step
-        if step is None:
-            return None
-        ranks = tuple(view.rank for view in state.rows)
-        return (step, ranks, self.rank, self._cursor_ns, self.viewport, state.collective)
-
     def draw(self, width: int, height: int) -> list[StyledLine]:
         step, rank, state = self.step, self.rank, self.state
         if step is None:
@@ -134,8 +126,8 @@ class Timelines(JobView):
         at = ranks.index(state.selected.rank) if state.selected is not None else 0
         below = min(_TALL_READ_OUT if height >= _TALL else _READ_OUT, max(0, height - 3))
         rest = height - 2 - below
-        lanes = _LANES + 1 if rank is not None and rest >= len(ranks) + _LANES + 1 else 0
-        rest -= lanes
+        has_lanes = rank is not None and rest >= len(ranks) + _LANES + 1
+        rest -= (_LANES + 1) * has_lanes
         gap = 1 if rest >= 2 * len(ranks) else 0
         thick = 2 if rest >= 3 * len(ranks) else 1
         shown = max(1, (rest - 1) // (1 + gap)) if len(ranks) * (1 + gap) > rest else len(ranks)
@@ -155,11 +147,11 @@ class Timelines(JobView):
             lines += [()] * gap
         if (more := len(ranks) - self._first - shown) > 0:
             lines.append((dim(f"  … {more:,} more below"),))
-        if lanes and rank is not None:
-            lines += [() for _ in range(1 - gap)]
+        if has_lanes and rank is not None:
+            lines += [()] * (1 - gap)
             offset_ns = step.offset_ns(rank)
             bounds = bounds_ns[0] - offset_ns, bounds_ns[1] - offset_ns
-            lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells, self.look.textured), column)
+            lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells), column)
         lines += [()] * min(1, height - below - len(lines))
         if rank is None or state.selected is None:
             return [*lines, (dim(" the selected rank's timeline of this step is not here"),)]
@@ -193,18 +185,10 @@ class Timelines(JobView):
         column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * lane_cells(width) + 1e-9)
         return column if start_ns <= self._cursor_ns < end_ns else -1
 
-    def _put(self, step: AlignedStep, at_ns: float) -> None:
-        self._follows = False
+    def _put(self, step: AlignedStep, at_ns: float, *, follows: bool = False) -> None:
+        self._follows = follows
         self._cursor_ns = min(max(0, round(at_ns)), step.length_ns - 1)
         self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
-
-    def _follow(self, step: AlignedStep) -> None:
-        selected, index = self.state.selected, self.state.collective
-        if self._follows and selected is not None and index is not None and selected.rank in step.details:
-            self._put(step, span_of(step, selected.rank, index)[0])
-            self._follows = True
-        else:
-            self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
 
     def _cursor(self, step: AlignedStep) -> Cursor:
         start_ns, cell_ns = self._bounds_ns(step)[0], self._cell_ns(step)
@@ -212,8 +196,7 @@ class Timelines(JobView):
         return Cursor(self._cursor_ns, left_ns, left_ns + cell_ns, self.state.collective)
 
     def _title(self, step: AlignedStep, width: int) -> StyledLine:
-        detail = next(iter(step.details.values()))
-        name, number = step_name(detail.step)
+        name, number = step_name(next(iter(step.details.values())).step)
         left = [
             Item((*titled("Timelines"), dim(f"  {name}"), bold(number))),
             Item((bold(duration(step.length_ns)), dim(f" at {clock(step.begins_ns)}")), 2),
@@ -227,7 +210,7 @@ class Timelines(JobView):
         if rank not in step.details:
             return (*label, dim("its timeline of this step is not here"))
         start_ns, end_ns = (at_ns - step.offset_ns(rank) for at_ns in self._bounds_ns(step))
-        drawn = lane(step.parts[rank], start_ns, end_ns, cells, textured=self.look.textured)
+        drawn = lane(step.parts[rank], start_ns, end_ns, cells)
         return (*label, *crossed(drawn, column))
 
     def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
@@ -249,7 +232,6 @@ class TimelinesScreen(DashboardScreen):
         super().__init__(dashboard, JobHeader(dashboard), self._timelines, Legend(dashboard))
 
     def fit_selected(self) -> None:
-        """Zoom to the selected collective."""
         if (index := self.state.collective) is not None:
             self._timelines.show_collective(index, fits=True)
             self.redraw()

@@ -13,7 +13,7 @@ from overlaptop.report.figures import ranks_text
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, byte_count, clock, count, duration, plural, printable, shortened
 from overlaptop.tui.draw.layout import Item, fit, joined, line_width
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
+from overlaptop.tui.draw.segments import BOLD_WARNING, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import ViewState, step_name
 from overlaptop.tui.widgets.view import JobView
@@ -49,18 +49,15 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
         ranks = (Segment(ranks_text(snapshot)), dim(f" · {hosts}" if hosts else ""))
-        facts = [
-            Item(ranks, 4),
-            Item((dim(_most(info.device for info in infos)),), 7),
-            Item((dim(measured),), 5),
-        ]
-    warned = TextStyle("warning", bold=True)
-    marks = [(Segment("read-only", warned),)] if state.readonly else []
-    if state.trying:
-        marks.append((Segment("◆ trials", warned),))
-    if state.recorded_bytes is not None:
-        marks.append((Segment(f"● rec {byte_count(state.recorded_bytes)}", warned),))
-    right = [Item(joined(marks, "  "))]
+        devices = _most(info.device for info in infos)
+        facts = [Item(ranks, 4), Item((dim(devices),), 7), Item((dim(measured),), 5)]
+    recorded = state.recorded_bytes
+    marks = [
+        *(["read-only"] if state.readonly else []),
+        *(["◆ trials"] if state.trying else []),
+        *([f"● rec {byte_count(recorded)}"] if recorded is not None else []),
+    ]
+    right = [Item((Segment("  ".join(marks), BOLD_WARNING),) if marks else ())]
     totals = snapshot.totals
     of_one = totals.window is Window.STEP
     step = totals.measured_step if of_one and totals.measured_step is not None else totals.step
@@ -99,7 +96,7 @@ def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
             ends_ns = [view.last.start_ns + view.last.step_ns for view in snapshot.ranks if view.last]
             when = f", {age((state.now_ns - max(ends_ns)) / 1e9)} ago" if ends_ns else ""
             words = f"← past step {count(state.past_step)}{when} "
-        paused = Segment(words, TextStyle("warning", bold=True))
+        paused = Segment(words, BOLD_WARNING)
         if trouble is None:
             return (paused,)
         now = f"· {troubles.in_brief(trouble, state.now_ns)} "
@@ -140,7 +137,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
             words = f" paused at {clock(state.paused_at_ns)} of the recording"
         if state.past_step is not None:  # the line above names it
             words = " space: newest step, { }: other steps; all figures are of this step"
-        left.append(Item((Segment(words, warning._replace(bold=True)),)))
+        left.append(Item((Segment(words, BOLD_WARNING),)))
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
         said = troubles.wordings(trouble)
@@ -150,10 +147,10 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         left.append(Item((bold(f" {troubles.ended_well(snapshot.ranks)}"),)))
     if snapshot.hub_note:
         left.append(Item((Segment(f" {snapshot.hub_note}", warning),)))
-    for each in snapshot.commands[-1:]:
-        if not each.done and each.state != FAILED and each.name not in CHANGES:  # these have a line
-            state_of = Segment(each.state, warning._replace(bold=True))
-            left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
+    newest = next(iter(snapshot.commands[-1:]), None)
+    if newest and not newest.done and newest.state != FAILED and newest.name not in CHANGES:
+        # A change has its own line.
+        left.append(Item((Segment(f" {newest.words}: ", warning), Segment(newest.state, BOLD_WARNING))))
     if (restart := last_restart(snapshot.notices)) is not None:
         left.append(Item((Segment(f" {RESTARTED} at {clock(restart.at_ns)}", warning),)))
         left.append(Item((Segment(" steps count from 0", warning),), 2))
@@ -199,6 +196,4 @@ def _most(values: Iterable[str]) -> str:
 
 def _sources(infos: list[RankInfo]) -> str:
     counted = Counter(info.source for info in infos if info.source).most_common()
-    if len(counted) <= 1:
-        return "".join(source for source, _ in counted)
-    return ", ".join(f"{source} on {n}" for source, n in counted)
+    return ", ".join(f"{source} on {n}" if len(counted) > 1 else source for source, n in counted)

@@ -35,7 +35,6 @@ class LineInput(Input, inherit_bindings=False):
         )
 
     async def press(self, key: events.Key) -> bool:
-        """Insert a character; return whether the key was one."""
         if key.is_printable:
             await self._on_key(key)
         return key.is_printable

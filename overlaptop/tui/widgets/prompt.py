@@ -24,7 +24,7 @@ class Prompt(Widget, inherit_bindings=False):
 
     def take_focus(self) -> None:
         """Activate this prompt's bindings at once: `focus` waits for other messages."""
-        raise NotImplementedError
+        focus_at_once(self)
 
 
 def focus_at_once(widget: Widget) -> None:
@@ -49,9 +49,6 @@ class Confirm(Prompt, can_focus=True):
 
     async def press(self, key: events.Key) -> bool:
         return key.key not in ("y", "Y", "n", "N", "escape")
-
-    def take_focus(self) -> None:
-        focus_at_once(self)
 
     async def action_accept(self) -> None:
         await self.remove()

@@ -17,7 +17,6 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.model.knob_editor import SCRIPT
 from overlaptop.tui.widgets.change_line import ChangeLine
-from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Prompt
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.knobs import Knob
@@ -98,7 +97,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self, *, everything: bool = False) -> None:
         for view in (*self._views, self._change):
-            if isinstance(view, LineView):
+            if isinstance(view, JobView):
                 view.fit(self.app.size.width)
                 view.redraw(everything=everything)
 
