@@ -13,21 +13,93 @@ communication with ``--lane comm=Memcpy``.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import os
+from itertools import pairwise, starmap
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import profile, schedule
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
-from overlaptop.workloads.host_staging import HostStaging, is_one_host
 from overlaptop.workloads.options import OptionsError
 
-TRACED_STEPS = 4
+
+class HostStaging:
+    """Sums tensors of the shape of this one, (n,), between the ranks of one host; on a GPU the copies run
+    on a separate stream. NCCL's shared-memory transport moves the same bytes.
+    """
+
+    def __init__(self, tensor: Tensor, place: job.Place, stream: torch.cuda.Stream | None) -> None:
+        self._rank, self._stream = place.rank, stream
+        self._group = dist.new_group(backend="gloo")
+        bounds = [tensor.numel() * rank // place.world_size for rank in range(place.world_size + 1)]
+        self._parts = list(starmap(slice, pairwise(bounds)))
+        """The part of the tensor that each rank adds up."""
+        self._peers = [rank for rank in range(place.world_size) if rank != place.rank]
+        self._shared = self._map(tensor, place)
+        """Shape (ranks, n): parts that each rank offers the others, and the sum of its own part."""
+        if stream is not None:
+            address, size_bytes = self._shared.data_ptr(), self._shared.nbytes
+            torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, size_bytes, 0)))
+        self._written: torch.cuda.Event | None = None
+        """Recorded after this rank's last write that the others wait for."""
+        self._own = self._parts[place.rank]
+        self._addend = torch.empty_like(tensor[self._own])
+
+    def close(self) -> None:
+        dist.barrier(self._group)
+        if self._stream is not None:
+            torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(self._shared.data_ptr())))
+        dist.destroy_process_group(self._group)
+
+    def begin(self, tensor: Tensor) -> None:
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for peer in self._peers:
+                part = self._parts[peer]
+                self._shared[self._rank, part].copy_(tensor[part], non_blocking=True)
+        self._written = self._stream.record_event() if self._stream is not None else None
+
+    def finish(self, tensor: Tensor) -> None:
+        """Replace `tensor` by its sum over all ranks. The CPU waits for copies and for other ranks."""
+        self._meet()
+        with torch.cuda.stream(self._stream):
+            for peer in self._peers:
+                self._addend.copy_(self._shared[peer, self._own], non_blocking=True)
+                tensor[self._own].add_(self._addend)
+            self._shared[self._rank, self._own].copy_(tensor[self._own], non_blocking=True)
+        self._written = self._stream.record_event() if self._stream is not None else None
+        self._meet()
+        with torch.cuda.stream(self._stream):
+            for peer in self._peers:
+                part = self._parts[peer]
+                tensor[part].copy_(self._shared[peer, part], non_blocking=True)
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _meet(self) -> None:
+        """Wait until all ranks have written their parts.
+
+        They have then also read everything written before the last meeting: a rank's reads and writes are
+        on one stream.
+        """
+        if self._written is not None:
+            self._written.synchronize()
+        dist.barrier(self._group)
+
+    def _map(self, tensor: Tensor, place: job.Place) -> Tensor:
+        """Map memory of rank 0 into all ranks. It has no name, so nothing is left behind."""
+        # A file in /dev/shm would not do: it is small in containers.
+        memory = os.memfd_create("overlaptop-host-staged") if place.rank == 0 else -1
+        path = [f"/proc/{os.getpid()}/fd/{memory}"]
+        dist.broadcast_object_list(path, src=0, group=self._group)
+        size = place.world_size * tensor.numel()
+        shared = torch.from_file(path[0], shared=True, size=size, dtype=tensor.dtype)
+        dist.barrier(self._group)
+        if place.rank == 0:
+            os.close(memory)
+        return shared.view(place.world_size, tensor.numel())
 
 
 class Work:
@@ -62,8 +134,13 @@ class Work:
             reducing = dist.all_reduce(self._gradient, async_op=self._overlaps)
         else:
             self._staging.begin(self._gradient)
-        self._fetch_next_batch()
-        product = self._multiply()
+        if self._copy_stream:  # the copy begins once all work launched so far is done
+            self._copy_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copy_stream):
+            self._next_batch.copy_(self._host[self._step % 2], non_blocking=True)
+        product = self._batch
+        for _ in range(self._products):
+            product = self._weight @ product
         if self._staging is not None:
             self._staging.finish(self._gradient)
         if self._copy_stream:
@@ -73,51 +150,19 @@ class Work:
         self._step += 1
         return product[0].float().mean() + self._gradient[:1024].float().mean()
 
-    def _multiply(self) -> Tensor:
-        product = self._batch
-        for _ in range(self._products):
-            product = self._weight @ product
-        return product
-
-    def _fetch_next_batch(self) -> None:
-        """Copy on the copy stream, once all work launched so far is done."""
-        if self._copy_stream:
-            self._copy_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copy_stream):
-            self._next_batch.copy_(self._host[self._step % 2], non_blocking=True)
-
     def close(self) -> None:
-        """Release the memory shared between processes."""
         if self._staging is not None:
             self._staging.close()
 
 
-@contextmanager
-def trace(folder: Path | None, rank: int) -> Iterator[Callable[[], None]]:
-    """Have torch.profiler write a Chrome trace of a few steps to ``folder``'s ``rank-0.json`` and so on
-    (None: no trace); yields a function to call after each step.
-    """
-    if folder is None:
-        yield lambda: None
-        return
-    folder.mkdir(exist_ok=True)
-    with profile(
-        schedule=schedule(wait=4, warmup=2, active=TRACED_STEPS, repeat=1),
-        on_trace_ready=lambda done: done.export_chrome_trace(str(folder / f"rank-{rank}.json")),
-    ) as profiler:
-        yield profiler.step
-
-
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    if options.mode == "host-staged" and not is_one_host(place.world_size):
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", place.world_size))
+    if options.mode == "host-staged" and ranks_here < place.world_size:
         raise OptionsError("--mode host-staged: all ranks must run on one host")
     work = Work(options, place)
     report = job.Report(options, place, "figure")
-    with trace(options.trace, place.rank) as trace_step:
-        for _ in report.steps():
-            report.add(work.step())
-            trace_step()
-            mark_step()  # there is no optimizer that shows where a step ends
+    for _ in report.steps():
+        report.add(work.step())
     work.close()
 
 

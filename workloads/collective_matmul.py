@@ -12,14 +12,18 @@ multiply another (Wang and others, "Overlap Communication with Dependent Computa
 ASPLOS 2023).
 """
 
+import importlib
+import os
 from abc import ABC, abstractmethod
-from typing import TypeAlias
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from overlaptop.workloads import job
+from overlaptop.workloads.options import OptionsError
 
 Group = dist.ProcessGroup
 Started: TypeAlias = tuple[Tensor, dist.Work | None]
@@ -142,3 +146,45 @@ class SymmetricMemory(Way):
             rows, weight, "sum", scatter_dim=0, group_name=self._name
         )
         return own, None
+
+
+# TransformerEngine's user buffers: peers write into this memory while a product runs, chunk by chunk. The
+# setup follows TransformerEngine's own example (examples/pytorch/comm_gemm_overlap in its sources).
+
+USER_BUFFERS_ENVIRONMENT = {
+    # One hardware queue: kernels start in launch order, so a transfer that was launched first gets its few
+    # SMs before the product takes all.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    # Share memory by CUDA IPC, not by NVLink multicast, which must be set up for the whole machine.
+    "UB_SKIPMC": "1",
+}
+"""To be set, whatever was set before, until the process first uses its GPU."""
+SMS = 4
+"""SMs for each transfer that is a kernel. TransformerEngine's default of 16 is taken from the concurrent
+product, which then slows down by as much as is hidden (README.md; two GPUs)."""
+
+
+def torch_layers() -> ModuleType:
+    """Import TransformerEngine's layers, which takes seconds.
+
+    Raises OptionsError if it does not fit the installed libraries.
+    """
+    try:
+        return importlib.import_module("transformer_engine.pytorch")
+    except (ImportError, OSError) as fault:
+        raise OptionsError(f"TransformerEngine cannot be loaded: {fault}") from None
+
+
+def allocate_buffers(te: Any, tokens: Tensor, rows: int, group: Group) -> None:
+    """Make the buffers for a group with `rows` rows of tokens like these, (..., width). Only one set can
+    exist at a time: free it with ``te.module.base.destroy_ub()``, before the process group.
+    """
+    os.environ["UB_SKIPMC"] = USER_BUFFERS_ENVIRONMENT["UB_SKIPMC"]  # read by the next call
+    te.module.base.initialize_ub(
+        [rows, tokens.shape[-1]],
+        group.size(),
+        quantization_modes=[te.module.base.UserBufferQuantizationMode.NONE],
+        dtype=tokens.dtype,
+        ub_cfgs={name: {"num_sm": SMS} for name in ("fc1_dgrad", "fc1_wgrad", "fc2_fprop")},
+        bootstrap_backend="nccl",
+    )

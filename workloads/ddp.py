@@ -144,36 +144,27 @@ def train_on(model: nn.Module, reducer: Reducer | None, batches: gpt.Batches, co
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     with gpt.arithmetic(options):
-        train(options, place)
-
-
-def train(options: argparse.Namespace, place: job.Place) -> None:
-    model: nn.Module = gpt.build(options, place)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
-    reducer = None
-    if options.mode == "bucketed":
-        model = DistributedDataParallel(
-            model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=True
-        )
-    else:
-        cap_mb = 0.0 if options.mode == "per-parameter" else options.bucket_cap_mb
-        reducer = Reducer(model, cap_mb, overlaps=options.mode != "after-backward")
-    batches = gpt.Batches(options, place)
-    report = job.Report(options, place)
-    accumulation = knob(
-        "accumulation",
-        int(options.accumulation),
-        choices=ACCUMULATION,
-        unit="batches",
-        about="batches whose gradients are summed before they are reduced",
-        changes_work=True,
-    )
-
-    for _ in report.steps(lambda: accumulation.value):
-        loss = train_on(model, reducer, batches, accumulation.value)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=reducer is None)
-        report.add(loss)
+        model: nn.Module = gpt.build(options, place)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
+        reducer = None
+        if options.mode == "bucketed":
+            model = DistributedDataParallel(
+                model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=True
+            )
+        else:
+            cap_mb = 0.0 if options.mode == "per-parameter" else options.bucket_cap_mb
+            reducer = Reducer(model, cap_mb, overlaps=options.mode != "after-backward")
+        batches = gpt.Batches(options, place)
+        report = job.Report(options, place, marks=False)
+        accumulation = knob(
+            "accumulation", int(options.accumulation), choices=ACCUMULATION, unit="batches",
+            about="batches whose gradients are summed before they are reduced", changes_work=True,
+        )  # fmt: skip
+        for _ in report.steps(lambda: accumulation.value):
+            loss = train_on(model, reducer, batches, accumulation.value)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=reducer is None)
+            report.add(loss)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
 from overlaptop.workloads.ddp import Bucket
 
@@ -94,8 +93,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         job.wait(reducing)
         reduced.attach()
         optimizer.step()  # with the previous step's gradients; in the first step they are 0
-        report.add(loss)
-        mark_step()  # here, so that an all-reduce begins and ends in the same step
+        report.add(loss)  # here, so that an all-reduce begins and ends in the same step
         reducing = filling.reduce(async_op=options.mode != "sequential")
         filling, reduced = reduced, filling
     job.wait(reducing)

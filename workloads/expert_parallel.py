@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
 
 LEARNING_RATE = 0.02
@@ -156,7 +155,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         optimizer.step()
         optimizer.zero_grad()
         report.add(loss)
-        mark_step()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import runpy
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
 import overlaptop.agent
-from overlaptop.workloads.entries.faults import FAULTS, what_runs
+from overlaptop.workloads.catalog import FAULTS, what_runs
 from overlaptop.workloads.options import OptionsError, complete
 
 PRODUCT = 4096
@@ -61,8 +60,8 @@ while os.getppid() == int(sys.argv[2]):
 """
 
 
-class Cause(ABC):
-    """Why a rank is late."""
+class Cause:
+    """Why a rank is late. This one sleeps, and so issues everything late."""
 
     in_forward = True
     """Whether time is lost in the middle of forward; otherwise before it."""
@@ -71,15 +70,6 @@ class Cause(ABC):
 
     def prepare(self, lose_ns: int) -> None:
         """Prepare to lose about this much at a time; called once."""
-        del lose_ns
-
-    @abstractmethod
-    def lose(self, lose_ns: int) -> None:
-        """Lose time, on the training thread."""
-
-
-class Sleep(Cause):
-    """The training thread sleeps, and so issues everything late."""
 
     def lose(self, lose_ns: int) -> None:
         time.sleep(lose_ns / 1e9)
@@ -92,21 +82,18 @@ class Compute(Cause):
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._device = device
+        n, dtype = (PRODUCT, torch.bfloat16) if self._on_gpu else (PRODUCT // 16, torch.float32)
+        self._matrix = torch.ones(n, n, device=device, dtype=dtype)
         self._product_ns = 0.0
 
     def prepare(self, lose_ns: int) -> None:
         del lose_ns
-        n = PRODUCT if self._on_gpu else PRODUCT // 16
-        self._matrix = torch.ones(
-            n, n, device=self._device, dtype=torch.bfloat16 if self._on_gpu else torch.float32
-        )
-        for _ in range(2):  # the first round is slower
-            torch.cuda.synchronize() if self._on_gpu else None
+        for _ in range(2 if self._on_gpu else 0):  # the first round is slower
+            torch.cuda.synchronize()
             began_ns = time.perf_counter_ns()
             for _ in range(10):
                 self._matrix @ self._matrix
-            torch.cuda.synchronize() if self._on_gpu else None
+            torch.cuda.synchronize()
             self._product_ns = (time.perf_counter_ns() - began_ns) / 10
 
     def lose(self, lose_ns: int) -> None:
@@ -139,7 +126,9 @@ class Collect(Cause):
             gc.collect()
 
 
-class _Slow(IterableDataset[int]):
+class SlowData(IterableDataset[int]):
+    """Takes this long for each batch."""
+
     lose_ns = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -155,7 +144,7 @@ class Load(Cause):
 
     def prepare(self, lose_ns: int) -> None:
         del lose_ns
-        self._data = _Slow()
+        self._data = SlowData()
         self._batches = iter(DataLoader(self._data, batch_size=None))
 
     def lose(self, lose_ns: int) -> None:
@@ -196,8 +185,6 @@ class Record:
     """One step of this rank."""
 
     step: int
-    at_ns: int
-    """Unix time in ns at which the step, or its loss, began."""
     began: Moment | None = None
     """Start of the loss; None: nothing was lost, or time is lost continuously."""
     ended: Moment | None = None
@@ -231,7 +218,7 @@ class Injector:
         """Whether this step's loss is still to come."""
         self._has_modules = self._marks_steps = False
         self._depth = 0
-        """On the training thread: nesting depth of modules' forward passes."""
+        """Of modules' forward passes in each other."""
         self._optimizer: object = None
         self._file: Any = None
         self._record: Record | None = None
@@ -301,7 +288,7 @@ class Injector:
 
     def _boundary(self) -> None:
         self._step += 1
-        self._record = Record(self._step, time.time_ns())
+        self._record = Record(self._step)
         if self._cause is not None:
             if not self._lose_ns:
                 self._ended_ns.append(time.perf_counter_ns())
@@ -336,8 +323,6 @@ class Injector:
         if self._uneven:
             draw = random.Random(f"{self._rank} {self._step}").random()  # noqa: S311
             lose_ns = round(2 * lose_ns * draw)
-        if self._record is not None:
-            self._record.at_ns = time.time_ns()
         began = self._now()
         self._cause.lose(lose_ns)
         if self._record is not None and not isinstance(self._cause, Cpus):
@@ -349,18 +334,16 @@ class Injector:
         self._record.arrived = self._now()
         self._unwritten.append(self._record)
         self._record = None
-        while self._unwritten and _is_over(self._unwritten[0].arrived):
-            record = self._unwritten.popleft()
+        while self._unwritten:
+            record = self._unwritten[0]
+            if isinstance(record.arrived, torch.cuda.Event) and not record.arrived.query():
+                break
+            self._unwritten.popleft()
             lost_ns: int | None = None if isinstance(self._cause, Cpus) and self._lose_ns else 0
             if record.began is not None:
                 lost_ns = self._unix_ns(record.ended) - self._unix_ns(record.began)
             arrived_ns = self._unix_ns(record.arrived)
-            line = {
-                "step": record.step,
-                "at_ns": record.at_ns,
-                "lost_ns": lost_ns,
-                "arrived_ns": arrived_ns,
-            }
+            line = {"step": record.step, "lost_ns": lost_ns, "arrived_ns": arrived_ns}
             self._file.write(json.dumps(line) + "\n")
 
     def _now(self) -> Moment:
@@ -382,10 +365,6 @@ class Injector:
         return at_ns + round(float(event.elapsed_time(moment)) * 1e6)
 
 
-def _is_over(moment: Moment | None) -> bool:
-    return not isinstance(moment, torch.cuda.Event) or bool(moment.query())
-
-
 def main() -> None:
     parser = FAULTS.parser()
     options = parser.parse_args()
@@ -399,7 +378,7 @@ def main() -> None:
     device = torch.device("cuda" if on_gpu else "cpu")
     uneven = options.by == "batches"
     causes: dict[str, Callable[[], Cause]] = {
-        "sleep": Sleep, "compute": lambda: Compute(device), "batches": lambda: Compute(device),
+        "sleep": Cause, "compute": lambda: Compute(device), "batches": lambda: Compute(device),
         "gc": Collect, "loader": Load, "cpus": lambda: Cpus(options.share),
     }  # fmt: skip
     late = uneven or int(os.environ.get("RANK", "0")) == options.late_rank

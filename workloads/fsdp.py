@@ -104,7 +104,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         GatherLimit(model, options.limit_gathers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     batches = gpt.Batches(options, place)
-    report = job.Report(options, place)
+    report = job.Report(options, place, marks=False)
 
     for _ in report.steps():
         loss = model(batches.next())

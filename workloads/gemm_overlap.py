@@ -4,8 +4,7 @@
 
 The products are those of a tensor-parallel MLP. Tokens (M, K) are gathered and multiplied by a rank's
 columns of a weight (K, N). The result is multiplied by its rows of another weight (N, K), summed over the
-ranks and scattered. ``torch`` does one after another; the other methods are in collective_matmul.py and
-user_buffers.py.
+ranks and scattered. ``torch`` does one after another; the other methods are in collective_matmul.py.
 
 With ``--method all`` each method in turn runs ``--iters`` steps. After each round the job prints for each:
 rank 0's median time, TFLOP/s, the hidden part of the collective's own time, and the speed-up over
@@ -16,9 +15,11 @@ and ``transformer-engine`` userbuffers kernels.
 """
 
 import argparse
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
@@ -27,11 +28,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from overlaptop.agent import step as mark_step
-from overlaptop.workloads import job, user_buffers
+from overlaptop.workloads import collective_matmul, job
+from overlaptop.workloads.catalog import GEMM_OVERLAP, METHODS, is_installed, why_no_method
 from overlaptop.workloads.collective_matmul import Collectives, Group, Ring, SymmetricMemory, Way
-from overlaptop.workloads.entries.overlapped_products import GEMM_OVERLAP, why_no_method
-from overlaptop.workloads.entries.workload import is_installed
 
 WARM_UP = 2
 """Uncounted steps at the beginning of each method's turn."""
@@ -57,45 +56,39 @@ class Work:
         return 2e-12 * len(self.hidden) * self.up.numel()
 
 
-class Clock:
-    """Moments of one step on the device's timeline."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._moments: list[Any] = []
-
-    def mark(self) -> None:
-        if self._on_gpu:
-            moment = torch.cuda.Event(enable_timing=True)
-            moment.record()
-            self._moments.append(moment)
-        else:
-            self._moments.append(time.perf_counter())
-
-    def lengths_s(self) -> list[float]:
-        """Return the seconds between successive moments; waits for the last one."""
-        if not self._on_gpu:
-            return [later - earlier for earlier, later in pairwise(self._moments)]
-        self._moments[-1].synchronize()
-        return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairwise(self._moments)]
+Moment: TypeAlias = torch.cuda.Event | float
 
 
-Method: TypeAlias = Callable[[Clock], tuple[Tensor, Tensor]]
-"""Runs both products. It marks the moment between them, and ``torch`` also those between product and
-collective."""
+def add_moment(moments: list[Moment], device: torch.device) -> None:
+    """Add this moment on the device's timeline."""
+    moments.append(torch.cuda.Event(enable_timing=True) if device.type == "cuda" else time.perf_counter())
+    if isinstance(moments[-1], torch.cuda.Event):
+        moments[-1].record()
+
+
+def lengths_s(moments: Sequence[Any]) -> list[float]:
+    """Return the seconds between successive moments; waits for the last one."""
+    if isinstance(moments[-1], float):
+        return [later - earlier for earlier, later in pairwise(moments)]
+    moments[-1].synchronize()
+    return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairwise(moments)]
+
+
+Method: TypeAlias = Callable[[Callable[[], None]], tuple[Tensor, Tensor]]
+"""Runs both products. It marks the moment between them, ``torch`` also those beside its collectives."""
 
 
 def separately(work: Work, group: Group) -> Method:
     """Make ``torch``: collective, product; product, collective."""
     way = Collectives(group, asynchronous=False)
 
-    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+    def both(mark: Callable[[], None]) -> tuple[Tensor, Tensor]:
         started = way.start_gather(work.rows)
-        clock.mark()
+        mark()
         _, product = way.gather_multiply(started, work.up)
-        clock.mark()
+        mark()
         summed = work.hidden @ work.down
-        clock.mark()
+        mark()
         own = torch.empty_like(work.rows)
         job.reduce_scatter(own, summed, group=group)
         return product, own
@@ -104,11 +97,10 @@ def separately(work: Work, group: Group) -> Method:
 
 
 def by(way: Way, work: Work) -> Method:
-    """Make a method that marks no moment between product and collective."""
 
-    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+    def both(mark: Callable[[], None]) -> tuple[Tensor, Tensor]:
         _, product = way.gather_multiply(way.start_gather(work.rows), work.up)
-        clock.mark()
+        mark()
         own, _ = way.multiply_scatter(work.hidden, work.down)
         return product, own
 
@@ -117,8 +109,8 @@ def by(way: Way, work: Work) -> Method:
 
 def by_transformer_engine(work: Work, group: Group) -> Method:
     """Make a method of two of its linear layers, with user buffers."""
-    te: Any = user_buffers.torch_layers()
-    user_buffers.allocate(te, work.rows, len(work.hidden), group)
+    te: Any = collective_matmul.torch_layers()
+    collective_matmul.allocate_buffers(te, work.rows, len(work.hidden), group)
 
     def linear(weight: Tensor, mode: str, ranks: tuple[int, int], name: str) -> Any:
         into, out = (size * count for size, count in zip(weight.shape, ranks, strict=True))
@@ -133,27 +125,20 @@ def by_transformer_engine(work: Work, group: Group) -> Method:
     up = linear(work.up, "column", (1, group.size()), "qkv")
     down = linear(work.down, "row", (group.size(), 1), "proj")
 
-    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+    def both(mark: Callable[[], None]) -> tuple[Tensor, Tensor]:
         product = up(work.rows)
-        clock.mark()
+        mark()
         return product, down(work.hidden)
 
     return both
 
 
-Methods: TypeAlias = dict[str, Method | str]
-
-
-def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Place) -> Methods:
-    """Return the requested methods by name; a text says why a method cannot run here."""
-    every: dict[str, Callable[[], Method]] = {
-        "torch": lambda: separately(work, group),
-        "ring": lambda: by(Ring(group), work),
-        "symmetric-memory": lambda: by(SymmetricMemory(group), work),
-        "transformer-engine": lambda: by_transformer_engine(work, group),
-    }
-    wanted = every if options.method == "all" else (options.method,)
-    return {name: why_no_method(name, place.world_size, place.defaults) or every[name]() for name in wanted}
+def method_called(name: str, work: Work, group: Group) -> Method:
+    if name == "torch":
+        return separately(work, group)
+    if name == "transformer-engine":
+        return by_transformer_engine(work, group)
+    return by(Ring(group) if name == "ring" else SymmetricMemory(group), work)
 
 
 Times: TypeAlias = list[list[float]]
@@ -204,38 +189,36 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     group = dist.group.WORLD
     assert group is not None
     work = operands(options, place)
-    found = methods(work, group, options, place)
-    can_run = {name: method for name, method in found.items() if not isinstance(method, str)}
-    faults = {name: fault for name, fault in found.items() if isinstance(fault, str)}
+    wanted = METHODS if options.method == "all" else (options.method,)
+    why_not = {name: why_no_method(name, place.world_size, place.defaults) for name in wanted}
+    faults = {name: why for name, why in why_not.items() if why}
+    can_run = {name: method_called(name, work, group) for name in wanted if name not in faults}
     times: dict[str, Times] = {}
     turn = WARM_UP + options.iters
     report = job.Report(options, place, "figure")
     for step in report.steps():
         number, at = divmod(step, turn)
         name = list(can_run)[number % len(can_run)]
-        clock = Clock(place.device)
+        moments: list[Moment] = []
+        mark = partial(add_moment, moments, place.device)
+        mark()
         with torch.no_grad():
-            clock.mark()
-            product, own = can_run[name](clock)
-            clock.mark()
+            product, own = can_run[name](mark)
+        mark()
         report.add(product.float().abs().mean() + own.float().abs().mean())
-        mark_step()
         if at < WARM_UP:
             times[name] = []
             continue
-        times[name].append(clock.lengths_s())
+        times[name].append(lengths_s(moments))
         if place.rank == 0 and at == turn - 1 and name == list(can_run)[-1]:
             print(table({**times, **faults}, work.tflop), flush=True)
     if "transformer-engine" in can_run:
-        user_buffers.free(user_buffers.torch_layers())
-
-
-def main() -> None:
-    asked_for = GEMM_OVERLAP.parser().parse_args().method
-    if asked_for in (None, "all", "transformer-engine") and is_installed("transformer_engine"):
-        user_buffers.prepare_environment()
-    job.main(__file__, run)
+        te: Any = collective_matmul.torch_layers()
+        te.module.base.destroy_ub()
 
 
 if __name__ == "__main__":
-    main()
+    asked_for = GEMM_OVERLAP.parser().parse_args().method
+    if asked_for in (None, "all", "transformer-engine") and is_installed("transformer_engine"):
+        os.environ.update(collective_matmul.USER_BUFFERS_ENVIRONMENT)
+    job.main(__file__, run)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from overlaptop.workloads import job
-from overlaptop.workloads.entries.workload import HEAD_WIDTH
+from overlaptop.workloads.options import HEAD_WIDTH
 
 LEARNING_RATE = 3e-4
 

@@ -18,9 +18,9 @@ import torch.distributed as dist
 # aborts the process. Imported before a group exists, the module holds none.
 import torch.distributed.nn
 
+import overlaptop.agent
 from overlaptop.workloads import catalog, shared_gpu
-from overlaptop.workloads.entries.workload import Workload
-from overlaptop.workloads.options import Defaults, OptionsError, complete
+from overlaptop.workloads.options import Defaults, OptionsError, Workload, complete
 
 MIB = 1 << 20
 
@@ -59,36 +59,28 @@ class Place:
         return "shared" if self.shares_gpu else "cuda"
 
 
-def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
-    """Return the place by torchrun's environment, or a single rank without one; exits if it is impossible.
-
-    ``device``: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``. With fewer GPUs than ranks, ranks
-    share the GPUs round-robin.
-    """
-    rank = int(os.environ.get("RANK", "0"))
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return Place(rank, world_size, torch.device("cpu"))
-
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
-    gpus = torch.cuda.device_count()
-    if gpus == 0:
-        parser.error("--device cuda: there is no GPU here")
-    shares_gpu = ranks_here > gpus
-    if shares_gpu and ranks_here < world_size:
-        parser.error(
-            f"{ranks_here} ranks and {gpus} GPU{'s' * (gpus > 1)} here: ranks of several hosts cannot "
-            "share GPUs; start fewer processes, or pass --device cpu"
-        )
-    return Place(rank, world_size, torch.device("cuda", local_rank % gpus), shares_gpu)
-
-
 def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:
-    """Return the options and this process's place in the job; exits on a usage error."""
+    """Return the options and this process's place in the job, by torchrun's environment, or a single rank
+    without one; exits on a usage error. With fewer GPUs than ranks, ranks share the GPUs round-robin.
+    """
     parser = workload.parser()
     parsed = parser.parse_args(argv)
-    place = find_place(parser, parsed.device or "auto")
+    rank = int(os.environ.get("RANK", "0"))
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if parsed.device == "cpu" or (parsed.device != "cuda" and not torch.cuda.is_available()):
+        place = Place(rank, world_size, torch.device("cpu"))
+    else:
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+        gpus = torch.cuda.device_count()
+        if gpus == 0:
+            parser.error("--device cuda: there is no GPU here")
+        if gpus < ranks_here < world_size:
+            parser.error(
+                f"{ranks_here} ranks and {gpus} GPU{'s' * (gpus > 1)} here: ranks of several hosts cannot "
+                "share GPUs; start fewer processes, or pass --device cpu"
+            )
+        place = Place(rank, world_size, torch.device("cuda", local_rank % gpus), gpus < ranks_here)
     complete(workload.options, parsed, place.defaults)
     return parsed, place
 
@@ -174,14 +166,17 @@ def step_numbers(
 
 class Report:
     """Prints rank 0's line every few seconds, and writes each step's figure with all digits to the
-    ``results`` file, if there is one.
+    ``results`` file, if there is one. If it ``marks``, it also marks each step's end for the agent: no
+    single optimizer shows it.
 
     Figures stay on the device until a line is due, so that printing does not synchronise each step.
     """
 
-    def __init__(self, options: argparse.Namespace, place: Place, figure: str = "loss") -> None:
+    def __init__(
+        self, options: argparse.Namespace, place: Place, figure: str = "loss", *, marks: bool = True
+    ) -> None:
         self._options, self._place = options, place
-        self._prints = place.rank == 0
+        self._prints, self._marks = place.rank == 0, marks
         self._figure = figure
         path: Path | None = options.results
         self._file = path.open("w", encoding="utf-8") if path and self._prints else None
@@ -198,11 +193,12 @@ class Report:
             self._file.close()
 
     def add(self, figure: torch.Tensor) -> None:
-        if not self._prints:
-            return
-        self._waiting.append(figure.detach())
-        if time.monotonic() - self._since_s >= REPORT_EVERY_S:
-            self._print()
+        if self._prints:
+            self._waiting.append(figure.detach())
+            if time.monotonic() - self._since_s >= REPORT_EVERY_S:
+                self._print()
+        if self._marks:
+            overlaptop.agent.step()
 
     def _print(self) -> None:
         figures = torch.stack(self._waiting).double().tolist()

@@ -30,9 +30,8 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.nn import functional
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
-from overlaptop.workloads.entries.model_parallel import STAGES_A_RANK
+from overlaptop.workloads.catalog import STAGES_A_RANK
 
 LEARNING_RATE = 0.05
 
@@ -256,7 +255,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         dist.broadcast(loss, src=place.world_size - 1)  # rank 0 reports it
         report.add(loss)
         meter.step(last=number + 1 == options.steps)
-        mark_step()
 
 
 if __name__ == "__main__":

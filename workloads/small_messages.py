@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _coalescing_manager  # torch has no public one
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
 
 
@@ -93,7 +92,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     report = job.Report(options, place, "figure")
     for _ in report.steps():
         report.add(step(messages, matrix, options.messages, options.wait))
-        mark_step()
 
 
 if __name__ == "__main__":

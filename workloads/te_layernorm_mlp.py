@@ -3,18 +3,18 @@
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/te_layernorm_mlp.py
 
 A layer norm and two products, as in tensor_parallel.py, but in one module of NVIDIA's, with transfers
-through user buffers beside the products. ``--no-overlap`` leaves the collectives to NCCL. ``--fp8``
-multiplies in eight bits. With ``--replicas`` the ranks form that many groups, and DDP averages their
-gradients.
+through user buffers beside the products. ``--no-overlap`` leaves the collectives to NCCL. With
+``--replicas`` the ranks form that many groups, and DDP averages their gradients.
 
-The job itself sets two environment variables (user_buffers.py says why): CUDA_DEVICE_MAX_CONNECTIONS=1 and
-UB_SKIPMC=1, which leaves NVLink multicast off.
+The job itself sets two environment variables (collective_matmul.py says why):
+CUDA_DEVICE_MAX_CONNECTIONS=1 and UB_SKIPMC=1, which leaves NVLink multicast off.
 
 On the screen, userbuffers kernels lie below the products; with ``--no-overlap``, NCCL's kernels between
 them. The events source shows phases only: with one connection its events would destroy the overlap.
 """
 
 import argparse
+import os
 from typing import Any
 
 import torch
@@ -22,8 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from overlaptop.agent import step as mark_step
-from overlaptop.workloads import job, user_buffers
+from overlaptop.workloads import collective_matmul, job
 from overlaptop.workloads.collective_matmul import Group
 from overlaptop.workloads.tensor_parallel import groups
 
@@ -45,7 +44,7 @@ def build(
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    te: Any = user_buffers.torch_layers()
+    te: Any = collective_matmul.torch_layers()
     group, alike = groups(place, options.replicas)
     torch.manual_seed(options.seed + place.rank)
     dtype = job.DTYPES[options.dtype]
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         requires_grad=True,  # otherwise the first layer would overlap differently
     )  # fmt: skip
     if options.overlap:
-        user_buffers.allocate(te, tokens, options.tokens, group, fp8=options.fp8)
+        collective_matmul.allocate_buffers(te, tokens, options.tokens, group)
     model: nn.Module = build(te, group, options.layers, options.width, dtype, overlap=options.overlap)
     if alike is not None:
         model = DistributedDataParallel(model, process_group=alike)
@@ -62,8 +61,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     report = job.Report(options, place)
     for _ in report.steps():
-        with te.autocast(enabled=options.fp8, amax_reduction_group=group):
-            loss = model(tokens).float().square().mean()
+        loss = model(tokens).float().square().mean()
         loss.backward()
         for norm in norms:  # each rank has its own tokens' part of their gradients
             dist.all_reduce(norm.grad, group=group)
@@ -71,15 +69,10 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         optimizer.zero_grad()
         tokens.grad = None
         report.add(loss)
-        mark_step()
     if options.overlap:
-        user_buffers.free(te)
-
-
-def main() -> None:
-    user_buffers.prepare_environment()
-    job.main(__file__, run)
+        te.module.base.destroy_ub()
 
 
 if __name__ == "__main__":
-    main()
+    os.environ.update(collective_matmul.USER_BUFFERS_ENVIRONMENT)
+    job.main(__file__, run)

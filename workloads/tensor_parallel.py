@@ -31,7 +31,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overlaptop.agent import step as mark_step
 from overlaptop.workloads import job
 from overlaptop.workloads.collective_matmul import Collectives, Group, Ring, Started, SymmetricMemory, Way
 from overlaptop.workloads.ddp import Reducer
@@ -168,14 +167,6 @@ def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
     return parts[place.rank // split], alike[place.rank % split]
 
 
-def way_of(options: argparse.Namespace, group: Group) -> Way:
-    if options.mode == "ring":
-        return Ring(group)
-    if options.mode == "symmetric-memory":
-        return SymmetricMemory(group)
-    return Collectives(group, asynchronous=options.mode == "async", scattered=options.sequence_parallel)
-
-
 def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) -> Iterator[Tensor]:
     """Yield this rank's tokens at the start of a step, (tokens, width): in training the same batch forever,
     in decoding those of new requests.
@@ -194,21 +185,24 @@ def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) ->
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     group, alike = groups(place, options.replicas)
-    way, halves = way_of(options, group), 2 if options.mode == "async" else 1
+    is_async = options.mode == "async"
+    way: Way = Collectives(group, asynchronous=is_async, scattered=options.sequence_parallel)
+    if options.mode in ("ring", "symmetric-memory"):
+        way = Ring(group) if options.mode == "ring" else SymmetricMemory(group)
     random = torch.Generator(place.device).manual_seed(options.seed)
     with place.device:
         layers = [Layer(options.width, group, random) for _ in range(options.layers)]
     model = nn.ModuleList(layers).to(job.DTYPES[options.dtype])
     replicas = None
     if alike is not None and not options.decode:
-        replicas = Reducer(model, 0.0, alike, overlaps=options.mode == "async")
+        replicas = Reducer(model, 0.0, alike, overlaps=is_async)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     batches = first_tokens(options, place, group)
     tokens = next(batches)
     report = job.Report(options, place, "figure" if options.decode else "loss")
     for step in report.steps():
         with torch.set_grad_enabled(not options.decode):
-            made = forward(layers, tokens, way, halves)
+            made = forward(layers, tokens, way, 2 if is_async else 1)
             loss = made.float().square().mean()
         if options.decode:
             # The generated token is the next input.
@@ -222,7 +216,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
             optimizer.zero_grad(set_to_none=replicas is None)
             tokens = next(batches)
         report.add(loss)
-        mark_step()
     if replicas is not None:
         replicas.close()
 

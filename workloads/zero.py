@@ -40,8 +40,8 @@ class Bucket:
         self._ranks = place.world_size
         sizes = [parameter.numel() for parameter in parameters]
         share = -(-sum(sizes) // self._ranks)  # rounded up: the last one has padding
-        self._padding = share * self._ranks - sum(sizes)
-        self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._zeros(self._padding))
+        self._padding = [parameters[0].new_zeros(share * self._ranks - sum(sizes))]
+        self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._padding)
         self._gradients = torch.zeros_like(self._weights) if keeps_gradients else None
         self._reduced: Tensor | None = None
         """Gradients being reduced; kept until the reduction is done."""
@@ -60,14 +60,11 @@ class Bucket:
         self._reducing: dist.Work | None = None
         self._gathering: dist.Work | None = None
 
-    def _zeros(self, count: int) -> list[Tensor]:
-        return [self._parameters[0].new_zeros(count)]
-
     def reduce(self, *, async_op: bool) -> None:
         flat = self._gradients
         if flat is None:
             gradients = [p.grad.flatten() for p in self._parameters if p.grad is not None]
-            flat = torch.cat(gradients + self._zeros(self._padding))
+            flat = torch.cat(gradients + self._padding)
             for parameter in self._parameters:
                 parameter.grad = None
         flat /= self._ranks
@@ -133,65 +130,28 @@ class Zero:
             bucket.gather(async_op=self._overlaps)
 
     def close(self) -> None:
-        """Wait for pending gathers."""
         for bucket in self._buckets:
             bucket.wait_for_weights()
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     with gpt.arithmetic(options):
-        if options.engine == "deepspeed":
-            train_with_deepspeed(options, place)
-        else:
-            train(options, place)
-
-
-def train(options: argparse.Namespace, place: job.Place) -> None:
-    model = gpt.build(options, place)
-    zero = Zero(model, options, place)
-    batches = gpt.Batches(options, place)
-    report = job.Report(options, place)
-    if place.device.type == "cpu" and place.rank == 0:
-        print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
-    for number in report.steps():
-        mark_step()  # by hand: there are as many optimizers as buckets. A gather then lies within one step
-        if number:
-            zero.gather()
-        loss = model(batches.next())
-        loss.backward()
-        zero.step()
-        report.add(loss)
-    zero.gather()
-    zero.close()
-
-
-def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
-    import deepspeed  # type: ignore[import-not-found]
-
-    bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize
-    bucket_elements = max(2, bucket_elements // 2 * 2)  # it takes even numbers only
-    model = gpt.build(options, place)
-    config = {
-        "train_micro_batch_size_per_gpu": options.batch,
-        "optimizer": {"type": "AdamW", "params": {"lr": gpt.LEARNING_RATE, "torch_adam": True}},
-        "bf16": {"enabled": options.dtype == "bfloat16"},
-        "zero_optimization": {
-            "stage": int(options.stage),
-            "overlap_comm": options.mode == "overlapped",
-            "reduce_scatter": True,
-            "reduce_bucket_size": bucket_elements,
-            "allgather_bucket_size": bucket_elements,
-        },
-    }
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    batches = gpt.Batches(options, place)
-    report = job.Report(options, place)
-    for _ in report.steps():
-        loss = engine(batches.next())
-        engine.backward(loss)
-        engine.step()
-        report.add(loss)
-        mark_step()
+        zero = Zero(model := gpt.build(options, place), options, place)
+        batches = gpt.Batches(options, place)
+        report = job.Report(options, place, marks=False)
+        if place.device.type == "cpu" and place.rank == 0:
+            print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
+        for number in report.steps():
+            # By hand: there are as many optimizers as buckets. A gather then lies within one step.
+            mark_step()
+            if number:
+                zero.gather()
+            loss = model(batches.next())
+            loss.backward()
+            zero.step()
+            report.add(loss)
+        zero.gather()
+        zero.close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.replay import is_recording, opened
-from overlaptop.export import chrome, page, step_table
+from overlaptop.export import chrome, page
 from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.replay_session import ReplaySession
@@ -107,7 +107,7 @@ def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snaps
         chrome.write(job, path)
     elif name == "csv":
         with path.open("w", encoding="utf-8", newline="") as rows:
-            step_table.write(job.step_records(), rows)
+            job.write_csv(rows)
     else:
         path.write_text(page.render(job, _summary(job, snapshot())), encoding="utf-8")
 

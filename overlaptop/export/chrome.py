@@ -61,11 +61,11 @@ def _trace(job: JobTimeline, each: RankTimeline, base_ns: int) -> _Event:
             **({"nccl_version": version} if version else {}),
         },
         "baseTimeNanoseconds": base_ns,
-        "traceEvents": [*_marks(each, base_ns), *_activities(job, each, base_ns)],
+        "traceEvents": list(_events(job, each, base_ns)),
     }
 
 
-def _marks(each: RankTimeline, base_ns: int) -> Iterator[_Event]:
+def _events(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[_Event]:
     for step in each.drawn:
         yield _event(
             "user_annotation", f"ProfilerStep#{step.step}", step.start_ns - base_ns, step.step_ns, tid=1
@@ -75,10 +75,6 @@ def _marks(each: RankTimeline, base_ns: int) -> Iterator[_Event]:
         end_ns = last.start_ns + last.step_ns - base_ns
         # The blank makes it no step for `analyze`.
         yield _event("user_annotation", f"ProfilerStep# {last.step + 1}", end_ns, 0, tid=1)
-
-
-def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[_Event]:
-    """Yield each activity with its launch."""
     correlations = count(1)
 
     def activity(

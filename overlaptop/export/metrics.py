@@ -21,7 +21,7 @@ from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.wire.messages import Found, RankInfo, StepTotals
+from overlaptop.wire.messages import Found, RankInfo
 
 MAX_RANKS = 1024
 """Maximum ranks of a job with series of their own, lowest numbers first."""
@@ -87,19 +87,15 @@ class JobMetrics:
     def add(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         for step in snapshot.fresh:
-            self._add_step(step)
+            if not step.disturbed:
+                self._lengths[step.rank] += 1
+                self._length_ns[step.rank] += step.step_ns
+                for part in _PARTS if step.measured else ():
+                    self._parts_ns[step.rank, part] += getattr(step, f"{part}_ns") or 0
         for waits in snapshot.fresh_waits:
             self._add_waits(waits)
         if (look := self._watch.look(snapshot)) and self._told is not None:
             self._told.tell(look)
-
-    def _add_step(self, step: StepTotals) -> None:
-        if step.disturbed:
-            return
-        self._lengths[step.rank] += 1
-        self._length_ns[step.rank] += step.step_ns
-        for part in _PARTS if step.measured else ():
-            self._parts_ns[step.rank, part] += getattr(step, f"{part}_ns") or 0
 
     def _add_waits(self, waits: StepWaits) -> None:
         self._compared = True
@@ -161,16 +157,9 @@ class JobMetrics:
         self, view: RankView, info: RankInfo, late: set[int] | None
     ) -> Iterator[tuple[str, tuple[str, ...], object]]:
         rank, last, measured = view.rank, view.last, view.measured
-        yield (
-            "rank_info",
-            (),
-            {
-                "device": info.device,
-                "backend": info.backend,
-                "source": info.source,
-                "compute_exact": str(info.compute_exact).lower(),
-            },
-        )
+        exact = str(info.compute_exact).lower()
+        about = {"device": info.device, "backend": info.backend, "source": info.source}
+        yield "rank_info", (), about | {"compute_exact": exact}
         if last is not None:
             yield "steps_total", (), last.step + 1
             yield "step_duration_seconds", (), (self._lengths[rank], self._length_ns[rank] / 1e9)

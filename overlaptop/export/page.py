@@ -79,16 +79,15 @@ def _text(words: str) -> str:
 def _findings(findings: Sequence[FindingRecord]) -> str:
     if not findings:
         return "<p>None.</p>"
-    return "".join(
-        f"<article><p><b>{_text(each.title)}</b> <span class=soft>{_text(_worth(each))}</span></p>"
-        f"<p>{_text(each.measured)}</p><p>{_text(each.advice)}</p></article>"
-        for each in findings
-    )
-
-
-def _worth(each: FindingRecord) -> str:
-    gain = f"at most {text.duration(each.gain_ns)} a step to win, " if each.gain_ns is not None else ""
-    return f"{gain}{each.certainty}, {each.rule}"
+    articles = []
+    for each in findings:
+        gain = f"at most {text.duration(each.gain_ns)} a step to win, " if each.gain_ns is not None else ""
+        worth = f"{gain}{each.certainty}, {each.rule}"
+        articles.append(
+            f"<article><p><b>{_text(each.title)}</b> <span class=soft>{_text(worth)}</span></p>"
+            f"<p>{_text(each.measured)}</p><p>{_text(each.advice)}</p></article>"
+        )
+    return "".join(articles)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[str] = ()) -> str:
@@ -116,7 +115,6 @@ def _ranks(job: JobTimeline, records: Sequence[StepRecord]) -> str:
 
 
 def _steps(records: Sequence[StepRecord]) -> str:
-    """Return the slowest steps, in order."""
     of_step: dict[int, list[StepRecord]] = {}
     for record in records:
         of_step.setdefault(record.step, []).append(record)
@@ -144,7 +142,6 @@ def _means(records: Sequence[StepRecord]) -> list[str]:
 
 
 def _collectives(job: JobTimeline) -> str:
-    """Return the collectives with the longest waits, in order."""
     costly = sorted(job.collectives, key=lambda each: each.caused_wait_ns, reverse=True)[:MAX_ROWS]
     rows = [
         [
@@ -214,7 +211,6 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
 
 
 def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
-    """Return the ranks to draw, by number."""
     late = lateness(job.collectives)
     caused_ns = {each.rank: each.caused_wait_ns for each in late.ranks} if late is not None else {}
     order = sorted(job.ranks, key=lambda each: (-caused_ns.get(each.rank, 0), each.rank))
@@ -222,6 +218,5 @@ def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
 
 
 def _lanes(each: RankTimeline) -> dict[str, Spans]:
-    """Return the lanes by the page's names."""
     lanes = each.lanes
     return {each.computing: lanes.compute, **each.communication, "copy": lanes.copy, "fused": lanes.fused}

@@ -5,7 +5,7 @@ attributed" are disjoint and cover all communication, so every figure can be com
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, product
 from typing import IO
 
 from msgspec.structs import asdict
@@ -22,14 +22,8 @@ _SEQUENCE = 1
 """The only writer of packets."""
 _FIRST_PID = 1
 """The UI shows process 0 as the kernel's idle task."""
-_LINK_RATES = (
-    ("NVLink rx", "nvlink_rx_bytes_per_s"),
-    ("NVLink tx", "nvlink_tx_bytes_per_s"),
-    ("PCIe rx", "pcie_rx_bytes_per_s"),
-    ("PCIe tx", "pcie_tx_bytes_per_s"),
-    ("NIC rx", "nic_rx_bytes_per_s"),
-    ("NIC tx", "nic_tx_bytes_per_s"),
-)
+_VALUES = ((bool, "bool_value"), (int, "int_value"), (float, "double_value"))
+"""Types of arguments, with their field of an annotation; others become text."""
 
 
 def write(job: JobTimeline, out: IO[bytes]) -> None:
@@ -66,11 +60,12 @@ def _write_rank(writer: "_Writer", job: JobTimeline, each: RankTimeline, flows: 
         (step.start_ns + step.step_ns, lead) for step in steps if (lead := step.launch_lead_ns) is not None
     ]
     writer.counter(process, "launch lead", "ns", leads)
-    for name, field in _LINK_RATES:
+    for link, direction in product(("NVLink", "PCIe", "NIC"), ("rx", "tx")):
+        field = f"{link.lower()}_{direction}_bytes_per_s"
         rates = [
             (sample.at_ns, rate) for sample in each.samples if (rate := getattr(sample, field)) is not None
         ]
-        writer.counter(process, name, "bytes/s", rates)
+        writer.counter(process, f"{link} {direction}", "bytes/s", rates)
 
 
 def _arguments(found: Collective, rank: int) -> dict[str, object]:
@@ -137,7 +132,10 @@ class _Writer:
         if flow is not None:
             begin.flow_ids.append(flow)
         for key, value in arguments.items():
-            _annotate(begin, key, value)
+            if value is None or value == "":
+                continue
+            kind = next((kind for of, kind in _VALUES if isinstance(value, of)), "string_value")
+            begin.debug_annotations.add(name=key, **{kind: value if kind != "string_value" else str(value)})
         end = protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track)
         self._put(timestamp=start_ns, track_event=begin)
         self._put(timestamp=end_ns, track_event=end)
@@ -164,17 +162,3 @@ class _Writer:
 
     def _put(self, **fields: object) -> None:
         self._builder.write_packet(protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE, **fields))
-
-
-def _annotate(event: protos.TrackEvent, name: str, value: object) -> None:
-    if value is None or value == "":
-        return
-    annotation = event.debug_annotations.add(name=name)
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, int):
-        annotation.int_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    else:
-        annotation.string_value = str(value)

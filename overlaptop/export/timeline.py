@@ -1,13 +1,16 @@
 """JobTimeline: the steps, lanes and collectives of all ranks on one clock, for every export."""
 
+import csv
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from msgspec import structs
 
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.records import step_record
-from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.job import TracedJob
 from overlaptop.formats.summary import Lanes
@@ -56,7 +59,7 @@ class JobTimeline:
     def start_ns(self) -> int:
         """Unix time of the first step or activity; 0 for an empty job."""
         starts = [step.start_ns for each in self.ranks for step in each.steps[:1]]
-        starts += [int(lane[0, 0]) for each in self.ranks for lane in _all(each.lanes) if len(lane)]
+        starts += [int(lane[0, 0]) for each in self.ranks for lane in each.lanes if len(lane)]
         return min(starts, default=0)
 
     def rows_of(self, rank: int) -> list[list[tuple[tuple[int, int], Collective]]]:
@@ -71,12 +74,25 @@ class JobTimeline:
         return rows
 
     def step_records(self) -> list[StepRecord]:
-        """Return the records that ``--json`` prints for these steps, rank by rank."""
         return [
             step_record(self.job, each.info, step, self.waits.get(step.step))
             for each in self.ranks
             for step in each.steps
         ]
+
+    def write_csv(self, out: TextIO) -> None:
+        """Write a header and a row for each step record, with the fields of ``--json``; unknown is an empty
+        cell. `out` was opened with ``newline=""``.
+        """
+        writer = csv.writer(out)
+        writer.writerow(StepRecord.__struct_fields__)
+        for record in self.step_records():
+            # true and {"overlap": "≤"}, as in JSON
+            values = structs.asdict(record).values()
+            writer.writerow(
+                json.dumps(each, ensure_ascii=False) if isinstance(each, bool | dict) else each
+                for each in values
+            )
 
 
 def from_traces(job: TracedJob) -> JobTimeline:
@@ -97,7 +113,11 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
 
     Only steps that were measured while somebody watched have lanes and collectives.
     """
-    views = tuple(structs.replace(view, history=_steps_of(view)) for view in snapshot.ranks)
+    steps = [{step.step: step for step in (*view.older, *view.history)} for view in snapshot.ranks]
+    views = tuple(
+        structs.replace(view, history=tuple(of[number] for number in sorted(of)))
+        for view, of in zip(snapshot.ranks, steps, strict=True)
+    )
     snapshot = replace(snapshot, ranks=views)  # timelines are kept for longer than the history
     drawn = sorted({kept.step for view in views for kept in view.timelines})
     waits = {each.step: each for each in snapshot.kept_step_waits}
@@ -143,21 +163,12 @@ def _rank_timeline(
     return RankTimeline(info.rank, info, steps, drawn, lanes, communication, samples, computing)
 
 
-def _steps_of(view: RankView) -> tuple[StepTotals, ...]:
-    kept = {step.step: step for step in (*view.older, *view.history)}
-    return tuple(kept[number] for number in sorted(kept))
-
-
 def _lanes_of(details: Collection[StepDetail]) -> Lanes:
     def lane(name: str) -> Spans:
         return union(*(unflatten(getattr(each, f"{name}_spans_ns")) + each.start_ns for each in details))
 
-    return Lanes(lane("compute"), lane("comm"), lane("copy"), lane("fused"))
+    return Lanes(*map(lane, Lanes._fields))
 
 
 def _in_order(found: Iterable[Collective]) -> tuple[Collective, ...]:
     return tuple(sorted(found, key=lambda each: each.first_start_ns))
-
-
-def _all(lanes: Lanes) -> tuple[Spans, ...]:
-    return lanes.compute, lanes.comm, lanes.copy, lanes.fused

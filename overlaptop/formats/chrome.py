@@ -5,6 +5,7 @@ these classes. msgspec needs an eighth of the time of the standard library's jso
 """
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,19 +13,11 @@ import msgspec
 
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
 
-MAX_OBJECTS = 16_000_000
-"""Maximum objects in one trace: an event of a few bytes of text takes about 100 bytes of memory."""
 MAX_NAME = 16_384
 """Characters of a name that are read. Real names, with all template arguments, are shorter."""
-_SMALL_BYTES = 1 << 25
-"""Texts below this size cannot hold that many objects."""
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 _BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _NO_NUMBER = re.compile(r"([:\[,]\s*)(?:[-+]?(?:inf|infinity|nan)|N/A)(?=\s*[,}\]])", re.IGNORECASE)
-
-
-class BrokenTextError(TraceError):
-    """Part of a trace's text is not JSON. `mended` may repair it."""
 
 
 Text: TypeAlias = bytes | bytearray
@@ -105,14 +98,11 @@ _TRACE = msgspec.json.Decoder(Trace)
 
 
 def decode(path: Path, text: Text) -> Trace:
-    """Return the trace in `text`. `path` only names it in errors.
+    """Return the trace in `text`, from a repaired text if necessary. `path` only names it in errors.
 
     Raises:
-        BrokenTextError: part of it is not JSON.
-        TraceError: it is cut off, nested too deeply, or not from torch.profiler.
+        TraceError: it is not JSON, cut off, nested too deeply, or not from torch.profiler.
     """
-    if len(text) > _SMALL_BYTES and text.count(b"{") > MAX_OBJECTS:
-        raise TraceError(path, f"more than {MAX_OBJECTS:,} objects: trace fewer steps")
     try:
         return _TRACE.decode(text)
     except RecursionError as fault:
@@ -120,15 +110,16 @@ def decode(path: Path, text: Text) -> Trace:
     except msgspec.ValidationError as fault:
         kind = NoTraceOfARankError if "missing required field" in str(fault) else TraceError
         raise kind(path, f"not a torch.profiler trace: {fault}") from fault
-    except msgspec.DecodeError as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         if "truncated" in str(fault):
             raise TraceError(path, "cut off: it ends in the middle of the JSON") from fault
-        raise BrokenTextError(path, f"not JSON: {fault}; profile with with_stack=False") from fault
-    except UnicodeDecodeError as fault:
-        raise BrokenTextError(path, "not JSON: some of its text is not UTF-8") from fault
+        with suppress(msgspec.DecodeError, RecursionError):
+            return _TRACE.decode(_mended(text))
+        why = str(fault) if isinstance(fault, msgspec.DecodeError) else "some of its text is not UTF-8"
+        raise TraceError(path, f"not JSON: {why}; profile with with_stack=False") from fault
 
 
-def mended(text: Text) -> bytes:
+def _mended(text: Text) -> bytes:
     """Return the text with Kineto's JSON errors repaired. Kineto does not escape bytes that are not UTF-8,
     control characters and backslashes, and writes ``inf`` or ``N/A`` as numbers (pytorch/pytorch#121219,
     #98432, pytorch/kineto#105, #1459). Unescaped quotes in a name cannot be recognised.

@@ -1,6 +1,5 @@
 """FinishedSession: a Session for a finished job that was read from traces."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,8 @@ class FinishedSession(ReadSession):
             structs.replace(
                 view,
                 history=known[view.rank].steps[-HISTORY_STEPS:],
-                details=(*view.details, *_newest(known[view.rank].details)),
+                # As many timelines as a running job's rank has.
+                details=(*view.details, *known[view.rank].details[1:][-RECENT_DETAILS:]),
             )
             for view in shown.ranks
             if view.info is not None
@@ -87,13 +87,10 @@ class FinishedSession(ReadSession):
         )
 
     def turn(self, steps: int) -> None:
-        """Show the step this many steps later, or earlier if negative.
-        The whole trace precedes the first.
-        """
+        """Show the step this many steps later, or earlier. The whole trace precedes the first."""
         self.choose(self._numbers[min(max(self._at + steps, 0), len(self._numbers) - 1)])
 
     def choose(self, number: int) -> None:
-        """Show this step, or WHOLE_TRACE."""
         at = self._numbers.index(number)
         if at != self._at:
             self._at, self._snapshot = at, self._snapshot_of(self._numbers[at])
@@ -104,8 +101,3 @@ class FinishedSession(ReadSession):
 
     def tick(self) -> Snapshot:
         return self._snapshot
-
-
-def _newest(details: Sequence[StepDetail]) -> Sequence[StepDetail]:
-    """Return as many timelines of steps as a running job's rank has, oldest first."""
-    return [each for each in details if each.step != WHOLE_TRACE][-RECENT_DETAILS:]

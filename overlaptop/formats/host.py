@@ -10,9 +10,15 @@ or a lock, which no trace shows. So compute is an upper bound.
 
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
-from overlaptop.formats.chrome import MAX_NAME, Distributed, Event, Scalar, Trace
+import numpy as np
+
+from overlaptop.formats.activities import LANES, Activities, TraceClock
+from overlaptop.formats.chrome import MAX_NAME, NO_ARGS, Distributed, Event, Scalar, Trace
+from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane, LaneRules
+from overlaptop.timeline.spans import innermost
 
 BACKENDS = ("gloo", "cpu:gloo")
 _COLLECTIVE = "gloo:"
@@ -32,18 +38,47 @@ def is_of_cpus(trace: Trace) -> bool:
     return trace.devices == [] or (trace.distributed or Distributed()).backend in BACKENDS
 
 
-def is_collective(event: Event) -> bool:
+def activities_of(trace: Trace, clock: TraceClock, rules: LaneRules) -> Activities:
+    """Return gloo's collectives, as kernels on their own stream, and the activities of each thread."""
+    timed = [event for event in trace.events if event.ts is not None and event.dur is not None]
+    collectives = [event for event in timed if _is_collective(event)]
+    bounds_ns = (each.tolist() for each in clock.bounds_ns(collectives))
+    comm = LANES.index(Lane.COMM)
+    rows = [
+        (start_ns, end_ns, comm, 0, event.name or "")
+        for start_ns, end_ns, event in zip(*bounds_ns, collectives, strict=True)
+    ]
+    for queue, events in enumerate(_threads_at_work(timed), 1):
+        lanes = [_lane(event, rules) for event in events]
+        for start_ns, end_ns, at in innermost(*clock.bounds_ns(events)).tolist():
+            if (lane := lanes[at]) is not None:
+                rows.append((start_ns, end_ns, LANES.index(lane), queue, events[at].name or ""))
+    rows.sort(key=itemgetter(0))
+    numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
+    return Activities(
+        start_ns=numbers[:, 0],
+        end_ns=numbers[:, 1],
+        launched_ns=np.full(len(rows), NOT_LAUNCHED_NS),
+        lane=numbers[:, 2].astype(np.int8),
+        is_kernel=numbers[:, 3] == 0,
+        queue=numbers[:, 3],
+        device=np.zeros(len(rows), dtype=np.int64),
+        names=[row[4] for row in rows],
+        args=[NO_ARGS] * len(rows),
+    )
+
+
+def _is_collective(event: Event) -> bool:
     return (event.name or "").startswith(_COLLECTIVE)
 
 
-def threads_at_work(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Yield the operators and ranges of each of the job's own threads."""
+def _threads_at_work(events: Sequence[Event]) -> Iterator[list[Event]]:
     of_gloo, own = set(), set()
     by_thread: dict[Scalar, list[Event]] = {}
     for event in events:
-        if event.cat not in _CATEGORIES or event.ts is None or event.dur is None:
+        if event.cat not in _CATEGORIES:
             continue
-        if is_collective(event):
+        if _is_collective(event):
             of_gloo.add(event.tid)
             continue
         if (event.name or "").startswith(_ISSUES):
@@ -53,7 +88,7 @@ def threads_at_work(events: Sequence[Event]) -> Iterator[list[Event]]:
     return (found for thread, found in by_thread.items() if thread in own or thread not in of_gloo)
 
 
-def lane(event: Event, rules: LaneRules) -> Lane | None:
+def _lane(event: Event, rules: LaneRules) -> Lane | None:
     """Return the lane of a thread in this event. None if it is not known."""
     name = (event.name or "")[:MAX_NAME]
     if event.cat != "cpu_op" or not _COMPUTES.match(name):

@@ -1,20 +1,10 @@
 """Overlap exactly as HolisticTraceAnalysis 0.5.0 computes it, to check our figures against it.
 
 Its definition is ours: time with both communication and computation, divided by time with communication.
-But it selects other events and rounds differently. Each difference that changes a figure is reproduced
-here, as in ``hta.analyzers.communication_analysis`` and the functions it calls:
-
-* **Window.** If there are at least two ProfilerStep annotations (in all ranks together), a GPU event counts
-  only if its launch is in the trace and began before the last annotation did. HTA also counts the
-  annotations' projections onto the GPU, which begin later: mostly when the GPU itself reaches the last
-  step. So launches before the trace began and launches after that moment are left out.
-* **Rounding.** If times have decimals, starts are rounded up to whole microseconds and ends down. A kernel
-  shorter than that may get a length of -1 µs, and is kept.
-* **Communication** is a kernel whose name matches ``^nccl.*Kernel``. Peer-to-peer copies count as memory,
-  like all events whose names begin with Memcpy, Memset or dma. Other libraries' communication kernels count
-  as computation.
-* **Computation** is every other event with a stream, of any category,
-  unless its name contains Memcpy or Sync.
+But it selects other events and rounds differently. Each difference that ``overlaptop analyze --help`` lists
+is reproduced here, as in ``hta.analyzers.communication_analysis`` and the functions it calls. Also,
+projections of annotations onto the GPU count as annotations: the window ends where the GPU itself reaches
+the last step. A kernel shorter than a microsecond may get a length of -1 µs, and is kept.
 """
 
 import re
@@ -35,10 +25,8 @@ _COMPUTE, _COMM, _OTHER = range(3)
 _COMM_KERNEL = re.compile(r"^nccl.*Kernel")
 _MEMORY_NAME = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
 _NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
-_MOST_TIMES = 8
-"""Maximum events of a launch: normally one or two. A malicious trace could make the join quadratic."""
 _MAX_US = float(1 << 52)
-"""Same bound as in our own reader, see trace_clock.MAX_NS."""
+"""Same bound as in our own reader, see activities.MAX_NS."""
 
 Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""
@@ -103,7 +91,6 @@ class Figures:
 
 
 def figures(events: Sequence[Event]) -> Figures:
-    """Break one rank's trace down, within HTA's window and without it."""
     table = _table(events)
     step_names = sorted({name for name in table["name"] if _STEP in name})[:2]
     windowed = _break_down(_in_window(table))
@@ -117,19 +104,19 @@ def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
 
 
 def _whole(values: list[Scalar], otherwise: int) -> NDArray[np.int64]:
-    """Convert each value like ``int``. `otherwise` replaces missing values and non-numbers."""
+    """Convert each value like ``int``. `otherwise` replaces missing values, non-numbers and huge ones."""
+
+    def whole(value: Scalar) -> int:
+        try:
+            number = otherwise if value is None else int(value)
+        except ValueError:
+            return otherwise
+        return number if abs(number) < 1 << 62 else otherwise
+
     try:
         return np.array([otherwise if value is None else value for value in values], dtype=np.int64)
     except (ValueError, OverflowError):
-        return np.array([_one_whole(value, otherwise) for value in values], dtype=np.int64)
-
-
-def _one_whole(value: Scalar, otherwise: int) -> int:
-    try:
-        whole = otherwise if value is None else int(value)
-    except ValueError:
-        return otherwise
-    return whole if abs(whole) < 1 << 62 else otherwise
+        return np.array(list(map(whole, values)), dtype=np.int64)
 
 
 def _in_window(table: Table) -> Table:
@@ -142,7 +129,7 @@ def _in_window(table: Table) -> Table:
     on_gpu_at, of_early = np.flatnonzero(on_gpu), np.sort(table["correlation"][early])
     wanted = table["correlation"][on_gpu_at]
     times = np.searchsorted(of_early, wanted, side="right") - np.searchsorted(of_early, wanted)
-    return table[np.append(np.repeat(on_gpu_at, np.minimum(times, _MOST_TIMES)), early)]
+    return table[np.append(np.repeat(on_gpu_at, times), early)]
 
 
 def _break_down(table: Table) -> Breakdown:

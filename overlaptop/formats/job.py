@@ -1,9 +1,15 @@
 """Reads a job from the traces of its ranks: one file, or a folder with a file for each rank."""
 
 import dataclasses
+import multiprocessing
+import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import signal
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -12,9 +18,8 @@ from msgspec.structs import replace
 
 from overlaptop import text
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.formats import files, hta, kineto, workers
-from overlaptop.formats.files import NoTraceOfARankError, TraceError, ranks_of
-from overlaptop.formats.kineto import RankTrace
+from overlaptop.formats import files, hta, kineto
+from overlaptop.formats.files import NoTraceOfARankError, TraceError
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.formats.waits import align, split
 from overlaptop.text import plural
@@ -27,10 +32,10 @@ _AT_ONCE_BYTES = 2 << 30
 _GZIP_RATIO = 20
 _NAMED_CHARS = 200
 _MISSING_CHARS = 40
+_MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
 CLOCKS_NS = 1_000_000_000
 """Maximum clock difference between hosts when times separate several traces of each rank."""
-_MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
-_TOO_LARGE = "a number in it is larger than any in a trace"
+MAX_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class TracedJob:
 class _ReadTrace(NamedTuple):
     """The data of one file."""
 
+    path: Path
     summaries: tuple[RankSummary, ...]
     """If there are other files: the GPU that computes most. Else all GPUs, by number."""
     knows_rank: bool
@@ -81,16 +87,17 @@ class _ReadTrace(NamedTuple):
     def rank(self) -> int:
         return self.summaries[0].info.rank
 
+    @property
+    def start_ns(self) -> int:
+        return self.summaries[0].whole.start_ns
 
-class _Unusable(NamedTuple):
-    """Why a file cannot be used."""
-
-    why: str
-    no_trace_of_a_rank: bool = False
-    """It may be left out if there are others: it is not damaged, but holds no rank's GPU activity."""
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.summaries[0].whole.step_ns
 
 
-_Reads: TypeAlias = Sequence[tuple[Path, _ReadTrace]]
+_Read: TypeAlias = Callable[[int], _ReadTrace | TraceError]
+"""Reads the file of that number."""
 
 
 def analyze(
@@ -114,40 +121,39 @@ def analyze(
     found = list(dict.fromkeys(file for each in paths for file in files.find(each)))
     whole_path = paths[0] if len(paths) == 1 else paths[0].parent
     name = _name(whole_path)
-    places = ranks_of([file.name for file in found])
+    places, are_ranks = files.ranks_of([file.name for file in found])
+    alone = len(found) == 1 and not by_hta
 
-    def work(at: int) -> _ReadTrace | _Unusable:
-        alone = len(found) == 1 and not by_hta
+    def read(at: int) -> _ReadTrace | TraceError:
         return _read_trace(
-            found[at], places.ranks[at], name, rules, by_hta=by_hta, detailed=detailed, alone=alone
+            found[at], places[at], name, rules, by_hta=by_hta, detailed=detailed, alone=alone
         )
 
     reads, left_out = [], []
-    with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
-        for file in found:
-            try:
-                read = next(answers)
-            except workers.WorkerDiedError as fault:
-                raise TraceError(file, "the process that read it was killed: too little memory?") from fault
-            if isinstance(read, _ReadTrace):
-                reads.append((file, read))
-            elif read.no_trace_of_a_rank and len(found) > 1:
-                left_out.append((file, read.why))
+    with closing(_read_all(read, found)) as answers:
+        for answer in answers:
+            if isinstance(answer, _ReadTrace):
+                reads.append(answer)
+            elif isinstance(answer, NoTraceOfARankError) and len(found) > 1:
+                left_out.append(answer)
             else:
-                raise TraceError(file, read.why)
+                raise answer
     if not reads:
-        raise TraceError(*left_out[0])
-    remarks = [f"left out {file.name}: {why}" for file, why in left_out]
-    chosen, said = _one_cycle(_of_one_kind(reads), cycle)
-    remarks += said
-    if len(chosen) > 1 and not places.known and not chosen[0][1].knows_rank:
-        named = text.shortened(", ".join(f"{read.rank} {file.name}" for file, read in chosen), _NAMED_CHARS)
+        raise left_out[0]
+    for each in reads:
+        if each.knows_rank != reads[0].knows_rank:
+            at_fault = each if reads[0].knows_rank else reads[0]
+            raise TraceError(at_fault.path, "names no rank, but other traces here do")
+    chosen, said = _one_cycle(reads, cycle)
+    remarks = [f"left out {fault.path.name}: {fault.fault}" for fault in left_out] + said
+    if len(chosen) > 1 and not are_ranks and not chosen[0].knows_rank:
+        named = text.shortened(", ".join(f"{each.rank} {each.path.name}" for each in chosen), _NAMED_CHARS)
         remarks.append(f"no trace has a rank: each has its place among the names ({named})")
-    ranks = align([summary for _, each in chosen for summary in each.summaries])
+    ranks = align([summary for each in chosen for summary in each.summaries])
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
-        figures = hta.choose([each.figures for _, each in chosen if each.figures is not None])
+        figures = hta.choose([each.figures for each in chosen if each.figures is not None])
         # HolisticTraceAnalysis does not compute stalls.
         whole = tuple(
             replace(own, stall_ns=None, **asdict(by)) for own, by in zip(whole, figures, strict=True)
@@ -156,129 +162,122 @@ def analyze(
     return TracedJob(name, whole_path, world_size, ranks, whole, waits, tuple(remarks))
 
 
-def _of_one_kind(reads: _Reads) -> _Reads:
-    """Check that all traces have a rank, or none has."""
-    _, first = reads[0]
-    for file, read in reads:
-        if read.knows_rank != first.knows_rank:
-            at_fault = file if first.knows_rank else reads[0][0]
-            raise TraceError(at_fault, "names no rank, but other traces here do")
-    return reads
-
-
-def _one_cycle(reads: _Reads, cycle: int | None) -> tuple[_Reads, list[str]]:
+def _one_cycle(reads: Sequence[_ReadTrace], cycle: int | None) -> tuple[list[_ReadTrace], list[str]]:
     """Return one trace of each rank, by rank, and remarks about the others.
 
     A profiler with a repeating schedule writes a trace of each rank for every cycle.
     """
-    said = []
-    by_rank = _by_rank(reads)
-    if any(len(of) > 1 for of in by_rank.values()):
-        merged = [file for file, _ in reads if _MERGED.search(file.name)]
-        said += [f"left out {file.name}: merged from others by its name" for file in merged]
-        by_rank = _by_rank([(file, read) for file, read in reads if file not in merged]) or by_rank
-    cycles = max(map(len, by_rank.values()))
-    for rank, of in sorted(by_rank.items()):
+    merged = [each for each in reads if _MERGED.search(each.path.name)]
+    if len(merged) == len(reads) or len({each.rank for each in reads}) == len(reads):
+        merged = []
+    said = [f"left out {each.path.name}: merged from others by its name" for each in merged]
+    by_rank: dict[int, list[_ReadTrace]] = {}
+    own = [each for each in reads if each not in merged]
+    for each in sorted(own, key=lambda each: (each.rank, each.start_ns)):
+        by_rank.setdefault(each.rank, []).append(each)
+    most = max(by_rank.values(), key=len)
+    cycles = len(most)
+    for rank, of in by_rank.items():
         if len(of) < cycles:
-            most = next(of for of in by_rank.values() if len(of) == cycles)
             raise TraceError(
-                most[-1][0],
-                f"is of rank {most[-1][1].rank}, and so is {most[0][0]}, but of rank {rank} "
+                most[-1].path,
+                f"is of rank {most[-1].rank}, and so is {most[0].path}, but of rank {rank} "
                 f"there {'is' if len(of) == 1 else 'are'} {len(of)}: name the traces of one job",
             )
     wanted = cycles if cycle is None else cycle
     if not 1 <= wanted <= cycles:
-        raise TraceError(
-            reads[0][0].parent, f"there is no cycle {wanted}: {plural(cycles, 'trace')} a rank"
-        )
-    if cycles > 1:
-        times = ", ".join(
-            text.clock(read.summaries[0].whole.start_ns) for _, read in next(iter(by_rank.values()))
-        )
-        said.append(f"{cycles} traces of each rank, at {times}: this is --cycle {wanted}")
-    chosen = [by_rank[rank][wanted - 1] for rank in sorted(by_rank)]
-    if cycles > 1:
-        _require_one_time(chosen)
-    return chosen, said
-
-
-def _require_one_time(chosen: _Reads) -> None:
-    """Raise TraceError if a trace does not overlap the first in time: they belong to two cycles."""
-    file, read = chosen[0]
-    first = read.summaries[0].whole
-    for other, each in chosen[1:]:
-        own = each.summaries[0].whole
-        begin_ns = max(own.start_ns, first.start_ns)
-        end_ns = min(own.start_ns + own.step_ns, first.start_ns + first.step_ns)
-        if begin_ns > end_ns + CLOCKS_NS:
-            raise TraceError(other, f"is of another time than {file}: name the traces of one job")
-
-
-def _by_rank(reads: _Reads) -> dict[int, list[tuple[Path, _ReadTrace]]]:
-    by_rank: dict[int, list[tuple[Path, _ReadTrace]]] = {}
-    for file, read in sorted(reads, key=lambda each: each[1].summaries[0].whole.start_ns):
-        by_rank.setdefault(read.rank, []).append((file, read))
-    return by_rank
+        folder = reads[0].path.parent
+        raise TraceError(folder, f"there is no cycle {wanted}: {plural(cycles, 'trace')} a rank")
+    first, *others = chosen = [of[wanted - 1] for of in by_rank.values()]
+    if cycles == 1:
+        return chosen, said
+    for each in others:
+        if max(each.start_ns, first.start_ns) > min(each.end_ns, first.end_ns) + CLOCKS_NS:
+            words = f"is of another time than {first.path}: name the traces of one job"
+            raise TraceError(each.path, words)
+    times = ", ".join(text.clock(each.start_ns) for each in by_rank[first.rank])
+    return chosen, [*said, f"{cycles} traces of each rank, at {times}: this is --cycle {wanted}"]
 
 
 def _read_trace(
     file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
-) -> _ReadTrace | _Unusable:
+) -> _ReadTrace | TraceError:
+    """Read one file. `place`: its rank if the trace does not say."""
     try:
         traces = kineto.load(file, files.read(file), rules)
         first = traces[0]
         if by_hta and first.on_host:
-            return _Unusable("no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
-        if len(traces) == 1:
-            ranked = {place if first.rank is None else first.rank: first}
-        elif alone:
-            ranked = _by_gpu(traces)
-        else:
-            words = f"{plural(len(traces) - 1, 'other GPU')} in {file.name}, not shown: analyze it alone"
-            ranked = {place if first.rank is None else first.rank: _with_remark(first, words)}
+            words = "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else"
+            return TraceError(file, words)
+        ranked = {place if first.rank is None else first.rank: first}
+        said: tuple[str, ...] = ()
+        if len(traces) > 1 and alone:
+            numbers = [traced.gpu for traced in traces if traced.gpu is not None]
+            distinct = len(set(numbers)) == len(traces)
+            ranked = dict(zip(numbers if distinct else range(len(traces)), traces, strict=True))
+            said = (f"{len(traces)} GPUs in one trace: each row is a GPU",)
+        elif len(traces) > 1:
+            said = (f"{plural(len(traces) - 1, 'other GPU')} in {file.name}, not shown: analyze it alone",)
         summaries = tuple(
-            summarize(traced, rank, job, detailed=detailed) for rank, traced in sorted(ranked.items())
+            summarize(
+                dataclasses.replace(traced, remarks=(*traced.remarks, *said)), rank, job, detailed=detailed
+            )
+            for rank, traced in sorted(ranked.items())
         )
         figures = (each for summary in summaries for each in (*summary.steps, summary.whole))
         if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in figures):
-            return _Unusable(_TOO_LARGE)
+            raise OverflowError
         by = hta.figures(first.trace.events) if by_hta else None
-        return _ReadTrace(summaries, first.rank is not None, by)
-    except NoTraceOfARankError as fault:
-        return _Unusable(fault.fault, no_trace_of_a_rank=True)
+        return _ReadTrace(file, summaries, first.rank is not None, by)
     except TraceError as fault:
-        return _Unusable(fault.fault)
+        return fault
     except OverflowError:
-        return _Unusable(_TOO_LARGE)
+        return TraceError(file, "a number in it is larger than any in a trace")
     except MemoryError:
-        return _Unusable("does not fit into this machine's memory")
+        return TraceError(file, "does not fit into this machine's memory")
 
 
-def _with_remark(traced: RankTrace, words: str) -> RankTrace:
-    return dataclasses.replace(traced, remarks=(*traced.remarks, words))
+# Reading on several cores. Threads would not help: parsing holds Python's lock.
+
+_READ_IN_CHILD: list[_Read] = []
 
 
-def _by_gpu(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
-    """Return the GPUs of one file as ranks, by their numbers if these are all different."""
-    numbers = [traced.gpu for traced in traces]
-    distinct = len(set(numbers)) == len(traces) and None not in numbers
-    words = f"{len(traces)} GPUs in one trace: each row is a GPU"
-    return {
-        number if distinct and number is not None else at: _with_remark(traced, words)
-        for at, (number, traced) in enumerate(zip(numbers, traces, strict=True))
-    }
+def _read_all(read: _Read, found: Sequence[Path]) -> Generator[_ReadTrace | TraceError, None, None]:
+    """Read the files in order, in several processes, or in this one where it cannot be forked.
+
+    Raises TraceError if a process was killed.
+    """
+    workers = _worker_count(found)
+    if workers < 2:
+        yield from map(read, range(len(found)))
+        return
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, fork, _begin_child, (read,)) as pool:
+        try:
+            yield from pool.map(_read_in_child, range(len(found)))
+        except BrokenProcessPool as fault:
+            raise TraceError(found[0].parent, "a reading process was killed: too little memory?") from fault
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_child(read: _Read) -> None:
+    _READ_IN_CHILD.append(read)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
+
+
+def _read_in_child(at: int) -> _ReadTrace | TraceError:
+    return _READ_IN_CHILD[0](at)
 
 
 def _worker_count(found: Sequence[Path]) -> int:
-    """Return the number of cores, or fewer if the texts together would need too much memory."""
+    if sys.platform != "linux":  # fork is missing, or breaks system libraries
+        return 1
     text_bytes = 1
     for file in found:
-        try:
-            size_bytes = file.stat().st_size
-        except OSError:  # reported when it is read
-            continue
-        text_bytes = max(text_bytes, size_bytes * (_GZIP_RATIO if file.suffix == ".gz" else 1))
-    return min(workers.cores(), _AT_ONCE_BYTES // text_bytes)
+        with suppress(OSError):  # reported when it is read
+            text_bytes = max(text_bytes, file.stat().st_size * (_GZIP_RATIO if file.suffix == ".gz" else 1))
+    return min(len(os.sched_getaffinity(0)), len(found), MAX_WORKERS, _AT_ONCE_BYTES // text_bytes)
 
 
 def _name(path: Path) -> str:

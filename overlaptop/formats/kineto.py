@@ -4,10 +4,9 @@ Times become Unix time in whole ns, as everywhere else.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,27 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlaptop.formats import host
+from overlaptop.formats.activities import FAR_AWAY, LANES, MAX_NS, Activities, Times, TraceClock
 from overlaptop.formats.chrome import (
     MAX_NAME,
     NO_ARGS,
     Args,
-    BrokenTextError,
     Distributed,
     Event,
     Scalar,
     Text,
     Trace,
     decode,
-    mended,
 )
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
-from overlaptop.formats.step_marks import MAX_STEP_MARKS, STEP_NAME, Annotation, annotations_of
-from overlaptop.formats.trace_clock import FAR_AWAY, MAX_NS, Times, TraceClock
+from overlaptop.formats.steps import STEP_NAME, Annotation, annotations_of
 from overlaptop.text import duration, plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
-from overlaptop.timeline.spans import Spans, empty, from_bounds, innermost, union
+from overlaptop.timeline.spans import Spans, empty, from_bounds, union
 
 KIND_OF_CATEGORY: dict[str, Kind] = {
     "kernel": "kernel",
@@ -63,51 +60,13 @@ LONG_LAUNCH = 10.0
 _OF_A_DEVICE = re.compile(r"(?:mtia|hpu|xpu|npu|privateuse1|glow)_\w+")
 """Categories of devices that are neither a CPU nor a known GPU."""
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)
 PEER_COPY = "Memcpy PtoP"
 """torch.profiler's name of copies from one GPU to another."""
-LANES = tuple(Lane)
-"""`Activities.lane` holds indices into this."""
-
 MAX_WORLD = 1_000_000
 """Maximum plausible number of ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Activities:
-    """n activities of a GPU, or of a job on CPUs, sorted by start."""
-
-    start_ns: Times
-    end_ns: Times
-    launched_ns: Times
-    """When the CPU launched each, on the GPU's clock. NOT_LAUNCHED_NS if the launch is not in the trace."""
-    lane: NDArray[np.int8]
-    is_kernel: NDArray[np.bool_]
-    queue: NDArray[np.int64]
-    """A number for each stream of each device, or for each thread."""
-    device: NDArray[np.int64]
-    """A number for each GPU; 0 for CPUs."""
-    names: list[str]
-    args: list[Args]
-
-    def chosen(self, keep: NDArray[np.bool_]) -> "Activities":
-        """Return the activities selected by a mask of shape (n,)."""
-        at = np.flatnonzero(keep).tolist()
-        return Activities(
-            self.start_ns[keep],
-            self.end_ns[keep],
-            self.launched_ns[keep],
-            self.lane[keep],
-            self.is_kernel[keep],
-            self.queue[keep],
-            self.device[keep],
-            [self.names[each] for each in at],
-            [self.args[each] for each in at],
-        )
-
-    def spans(self, lane: Lane) -> Spans:
-        """Return all activities of one lane, in canonical form."""
-        of_lane = self.lane == LANES.index(lane)
-        return from_bounds(self.start_ns[of_lane], self.end_ns[of_lane])
+_Processes: TypeAlias = dict[int, Scalar]
+"""By device, the process that launched on it. None: any process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +101,25 @@ def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
         TraceError: not a torch.profiler trace, without GPU activity although there were GPUs, or with only
             impossible times.
     """
-    trace = _decoded(path, text)
-    gpu, launches, marks = _sort_out(trace.events)
+    trace = decode(path, text)
+    gpu, calls, marks = _sort_out(trace.events)
     on_host = not gpu and host.is_of_cpus(trace)
-    if on_host and (unread := _unread(trace)):
+    categories = {event.cat for event in trace.events if event.dur is not None and event.cat is not None}
+    unread = sorted(each for each in categories - LAUNCH_CATEGORIES if _OF_A_DEVICE.fullmatch(each))
+    if on_host and unread:
         raise TraceError(path, f"its device events ({', '.join(unread)}) are not read")
-    if len(marks) > MAX_STEP_MARKS:
-        raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
     clock = TraceClock(path, trace)
+    launches = clock.possible(calls)
     rank = _rank(path, trace)
+    found: Counter[str] = Counter()
+    skew_ns = 0
+    processes: _Processes = {0: None}
     if on_host:
-        activities = _host_activities(trace, clock, rules)
-        processes: Processes = {0: None}
-        found: Counter[str] = Counter()
-        skew_ns = 0
+        activities = host.activities_of(trace, clock, rules)
     else:
         # If none is possible, the first error among them names the reason.
         possible = clock.possible(gpu) or gpu
-        activities, processes, found, skew_ns = _gpu_activities(
-            possible, clock.possible(launches), clock, rules
-        )
+        activities, processes, found, skew_ns = _gpu_activities(possible, launches, clock, rules)
         found[coherence.ENDS_FIRST] += len(gpu) - len(possible)
     if not activities.names:
         what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
@@ -169,72 +127,51 @@ def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
         raise kind(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, FAR_AWAY)
-    remarks = (*coherence.describe(+found), *_look_alikes(activities, rules))
-    if skew_ns:
-        remarks += (f"the CPU's clock is {duration(skew_ns)} ahead of the GPU's: steps and launches moved",)
     possible_marks = clock.possible(marks, (int(activities.start_ns[0]), int(activities.end_ns.max())))
+    remarks = [*coherence.describe(+found), *_look_alikes(activities, rules)]
+    if skew_ns:
+        skew = duration(skew_ns)
+        remarks.append(f"the CPU's clock is {skew} ahead of the GPU's: steps and launches moved")
     if impossible := len(marks) - len(possible_marks):
-        remarks += (f"{plural(impossible, 'ProfilerStep annotation')} left out: its time is impossible",)
-    traces = []
-    for device in _busiest_first(activities):
-        annotations, said = annotations_of(_of_process(possible_marks, processes[device]), clock, skew_ns)
-        of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
-        own = _of_process(launches, processes[device])
-        blocked = _blocked(clock.possible(own), clock, skew_ns)
-        traces.append(
-            RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host, blocked)
-        )
-    return tuple(traces)
+        remarks.append(f"{plural(impossible, 'ProfilerStep annotation')} left out: its time is impossible")
+
+    def of_device(number: int) -> RankTrace:
+        own_marks, own_launches = (_of_process(of, processes[number]) for of in (possible_marks, launches))
+        annotations, said = annotations_of(own_marks, clock, skew_ns)
+        blocked = _blocked(own_launches, clock, skew_ns)
+        own = activities.chosen(activities.device == number) if len(processes) > 1 else activities
+        return RankTrace(path, rank, trace, own, annotations, (*remarks, *said), on_host, blocked)
+
+    return tuple(map(of_device, activities.busiest_first(activities.device)))
 
 
-def _decoded(path: Path, text: Text) -> Trace:
-    """Return the trace, from a repaired text if necessary."""
-    try:
-        return decode(path, text)
-    except BrokenTextError as fault:
-        try:
-            return decode(path, mended(text))
-        except TraceError:
-            raise fault from None
-
-
-Processes: TypeAlias = dict[int, Scalar]
-"""By device, the process that launched on it. None: any process."""
-
-
-def _busiest_first(activities: Activities) -> list[int]:
-    computing = activities.lane == LANES.index(Lane.COMPUTE)
-    busy_ns = np.where(computing, activities.end_ns - activities.start_ns, 0)
-    of_device = np.bincount(activities.device, weights=busy_ns)
-    present = np.unique(activities.device)
-    return [int(present[at]) for at in np.argsort(-of_device[present], kind="stable")]
-
-
-def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
-    own = [event for event in marks if event.pid == process]
-    return own if process is not None and own else marks
+def _of_process(events: Sequence[Event], process: Scalar) -> Sequence[Event]:
+    own = [event for event in events if event.pid == process]
+    return own if process is not None and own else events
 
 
 def _gpu_activities(
     gpu: Sequence[Event], launches: Sequence[Event], clock: TraceClock, rules: LaneRules
-) -> tuple[Activities, Processes, Counter[str], int]:
+) -> tuple[Activities, _Processes, Counter[str], int]:
     """Return the consistent activities, the number of others by kind, and the CPU clock's lead in ns."""
-    start_ns = clock.times_ns(gpu)
-    end_ns = start_ns + clock.durations_ns(gpu)
+    start_ns, end_ns = clock.bounds_ns(gpu)
     order = np.argsort(start_ns, kind="stable")
     gpu = [gpu[at] for at in order.tolist()]
+    args = [event.args or NO_ARGS for event in gpu]
     start_ns, end_ns = start_ns[order], end_ns[order]
-    device = _numbered((event.pid, (event.args or NO_ARGS).device) for event in gpu)
-    queue = _numbered((event.pid, *_stream(event.args or NO_ARGS)) for event in gpu)
-    launched_ns, processes = _launched_ns(gpu, start_ns, device, launches, clock)
-    lane = _lanes(gpu, rules)
+    queue = _numbered((event.pid, *_stream(own)) for event, own in zip(gpu, args, strict=True))
+    device = _numbered((event.pid, own.device) for event, own in zip(gpu, args, strict=True))
+    launched_ns, processes = _launched_ns(args, start_ns, device, launches, clock)
+    lanes = (rules.lane((event.name or "")[:MAX_NAME], _kind(event)) for event in gpu)
+    lane = np.array([LANES.index(each) for each in lanes], dtype=np.int8)
     checked = coherence.check(
         start_ns,
         end_ns,
         queue,
-        identity=_numbered((event.name, (event.args or NO_ARGS).correlation) for event in gpu),
+        identity=_numbered((event.name, own.correlation) for event, own in zip(gpu, args, strict=True)),
         launched_ns=launched_ns,
-        concurrent=np.array([_may_run_beside(event.args or NO_ARGS) for event in gpu], dtype=np.bool_),
+        # In a CUDA graph, or without a known stream.
+        concurrent=np.array([bool(own.graph) or _stream(own)[1] is None for own in args], dtype=np.bool_),
         communicates=lane == LANES.index(Lane.COMM),
     )
     skew_ns = coherence.clock_skew_ns(start_ns, launched_ns)
@@ -249,45 +186,11 @@ def _gpu_activities(
         queue=queue,
         device=device,
         names=[event.name or "" for event in gpu],
-        args=[event.args or NO_ARGS for event in gpu],
+        args=args,
     )
-    kept = activities if checked.keep.all() else activities.chosen(checked.keep)
-    return kept, processes, checked.found, skew_ns
-
-
-def _host_activities(trace: Trace, clock: TraceClock, rules: LaneRules) -> Activities:
-    """Return gloo's collectives, as kernels on their own stream, and the activities of each thread."""
-    collectives = [
-        event
-        for event in trace.events
-        if host.is_collective(event) and event.ts is not None and event.dur is not None
-    ]
-    start_ns = clock.times_ns(collectives)
-    end_ns = start_ns + clock.durations_ns(collectives)
-    comm = LANES.index(Lane.COMM)
-    rows = [
-        (start, end, comm, 0, event.name or "")
-        for start, end, event in zip(start_ns.tolist(), end_ns.tolist(), collectives, strict=True)
-    ]
-    for queue, events in enumerate(host.threads_at_work(trace.events), 1):
-        start_ns = clock.times_ns(events)
-        lanes = [host.lane(event, rules) for event in events]
-        for start, end, at in innermost(start_ns, start_ns + clock.durations_ns(events)).tolist():
-            if (lane := lanes[at]) is not None:
-                rows.append((start, end, LANES.index(lane), queue, events[at].name or ""))
-    rows.sort(key=itemgetter(0))
-    numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
-    return Activities(
-        start_ns=numbers[:, 0],
-        end_ns=numbers[:, 1],
-        launched_ns=np.full(len(rows), NOT_LAUNCHED_NS),
-        lane=numbers[:, 2].astype(np.int8),
-        is_kernel=numbers[:, 3] == 0,
-        queue=numbers[:, 3],
-        device=np.zeros(len(rows), dtype=np.int64),
-        names=[row[4] for row in rows],
-        args=[NO_ARGS] * len(rows),
-    )
+    if not checked.keep.all():
+        activities = activities.chosen(checked.keep)
+    return activities, processes, checked.found, skew_ns
 
 
 def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[Event]]:
@@ -306,12 +209,6 @@ def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[E
     return gpu, launches, marks
 
 
-def _unread(trace: Trace) -> list[str]:
-    """Return the categories of device events that this module does not read."""
-    categories = {event.cat for event in trace.events if event.dur is not None and event.cat is not None}
-    return sorted(each for each in categories - LAUNCH_CATEGORIES if _OF_A_DEVICE.fullmatch(each))
-
-
 def _kind(event: Event) -> Kind:
     kind = KIND_OF_CATEGORY[event.cat or ""]
     if kind == "memcpy" and (event.name or "").startswith(PEER_COPY):
@@ -326,18 +223,8 @@ def _look_alikes(activities: Activities, rules: LaneRules) -> list[str]:
     return [describe_look_alikes(parts)] if parts else []
 
 
-def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
-    lanes = [rules.lane((event.name or "")[:MAX_NAME], _kind(event)) for event in gpu]
-    return np.array([LANES.index(lane) for lane in lanes], dtype=np.int8)
-
-
 def _stream(args: Args) -> tuple[Scalar, Scalar]:
     return args.device, args.stream if args.stream is not None else args.sycl_queue
-
-
-def _may_run_beside(args: Args) -> bool:
-    """Whether it may overlap others of its queue: in a CUDA graph, or without a known stream."""
-    return bool(args.graph) or _stream(args)[1] is None
 
 
 def _numbered(keys: Iterable[object]) -> NDArray[np.int64]:
@@ -347,33 +234,32 @@ def _numbered(keys: Iterable[object]) -> NDArray[np.int64]:
 
 
 def _launched_ns(
-    gpu: Sequence[Event],
+    activities: Sequence[Args],
     start_ns: Times,
     device: NDArray[np.int64],
     launches: Sequence[Event],
     clock: TraceClock,
-) -> tuple[Times, Processes]:
+) -> tuple[Times, _Processes]:
     """Return when each activity was launched, and which process launched on each device.
 
     In a merged trace, launch numbers of several processes may clash. A device belongs to the process whose
     launches precede most of its records. Numbers shared by several launches are ignored, and so is 0, which
     means none.
     """
-    launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
-    processes: Processes = dict.fromkeys(np.unique(device).tolist())
-    of_process: dict[Scalar, dict[Scalar, int]] = {}
-    times_ns = clock.times_ns(launches).tolist() if launches else []
-    for event, at_ns in zip(launches, times_ns, strict=True):
+    launched_ns = np.full(len(activities), NOT_LAUNCHED_NS)
+    processes: _Processes = dict.fromkeys(np.unique(device).tolist())
+    of_process: defaultdict[Scalar, dict[Scalar, int]] = defaultdict(dict)
+    for event, at_ns in zip(launches, clock.bounds_ns(launches)[0].tolist(), strict=True):
         if number := (event.args or NO_ARGS).correlation:
-            own_ns = of_process.setdefault(event.pid, {})
+            own_ns = of_process[event.pid]
             again = abs(own_ns.get(number, at_ns) - at_ns) > coherence.EARLY_NS
             own_ns[number] = NOT_LAUNCHED_NS if again else at_ns
-    numbers = [(event.args or NO_ARGS).correlation for event in gpu]
     for each in processes:
         own = np.flatnonzero(device == each)
+        numbers = [activities[at].correlation for at in own.tolist()]
         best = 0, 0.0
-        for process, at_ns in of_process.items():
-            found_ns = np.array([at_ns.get(numbers[at], NOT_LAUNCHED_NS) for at in own.tolist()])
+        for process, own_ns in of_process.items():
+            found_ns = np.array([own_ns.get(number, NOT_LAUNCHED_NS) for number in numbers])
             lead_ns = (start_ns[own] - found_ns)[found_ns != NOT_LAUNCHED_NS]
             fits = lead_ns[lead_ns >= 0] if len(of_process) > 1 else lead_ns
             if len(fits) and (len(fits), -float(np.median(fits))) > best:
@@ -391,11 +277,8 @@ def _blocked(calls: Sequence[Event], clock: TraceClock, skew_ns: int) -> Spans:
     waits += [event for event, us in zip(launches, lengths_us, strict=True) if us > long_us]
     if not waits:
         return empty()
-    start_ns = clock.times_ns(waits) - skew_ns
-    return union(from_bounds(start_ns, start_ns + clock.durations_ns(waits)))
-
-
-_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)
+    start_ns, end_ns = clock.bounds_ns(waits)
+    return union(from_bounds(start_ns - skew_ns, end_ns - skew_ns))
 
 
 def _rank(path: Path, trace: Trace) -> int | None:

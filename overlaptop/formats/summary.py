@@ -3,14 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
+from overlaptop.formats.activities import LANES, Activities
 from overlaptop.formats.chrome import Args, Distributed
-from overlaptop.formats.kineto import LANES, Activities, RankTrace
-from overlaptop.formats.steps import Step, compute_queue, find_steps
+from overlaptop.formats.kineto import RankTrace
+from overlaptop.formats.steps import Step, find_steps
 from overlaptop.text import duration
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
@@ -57,8 +59,7 @@ class RankSummary:
     """Possible error of the rank's times against other ranks', if they were shifted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(NamedTuple):
     """One rank's trace, by lane, Unix ns."""
 
     compute: Spans
@@ -74,13 +75,11 @@ class Lanes:
             stop = np.searchsorted(lane[:, 0], end_ns, side="left")
             return lane[first:stop]
 
-        return Lanes(*map(meeting, (self.compute, self.comm, self.copy, self.fused)))
+        return Lanes(*map(meeting, self))
 
     def beside_fused(self) -> "Lanes":
         """Return the other lanes without the time of fused kernels."""
-        compute, comm, copy = (
-            difference(lane, self.fused) for lane in (self.compute, self.comm, self.copy)
-        )
+        compute, comm, copy = (difference(lane, self.fused) for lane in self[:3])
         return Lanes(compute, comm, copy, self.fused)
 
     def stalls(self, start_ns: int, end_ns: int) -> Spans:
@@ -134,6 +133,7 @@ def _all_profilers_up_ns(activities: Activities) -> int | None:
 def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
     distributed = traced.trace.distributed or Distributed()
     backend, version = distributed.backend or "", distributed.nccl_version
+    names = {each.id: each.name or "" for each in traced.trace.devices or ()}
     return RankInfo(
         job=job,
         rank=rank,
@@ -142,7 +142,7 @@ def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
         host="",
         pid=UNKNOWN_PID,
         script=str(traced.path),
-        device=_device(traced)[:MAX_WORDS],
+        device="cpu" if traced.on_host else names.get(traced.gpu, "")[:MAX_WORDS],
         backend=(f"{backend} {version}" if backend == "nccl" and version else backend)[:MAX_WORDS],
         source="host" if traced.on_host else "kernels",
         source_reason=SOURCE_REASON,
@@ -150,14 +150,6 @@ def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
         detail_every=1,
         torch_version="",
     )
-
-
-def _device(traced: RankTrace) -> str:
-    if traced.on_host:
-        return "cpu"
-    device = next((args.device for args in traced.activities.args if args.device is not None), None)
-    names = {each.id: each.name or "" for each in traced.trace.devices or ()}
-    return names.get(device, "") if isinstance(device, int) else ""
 
 
 def _totals(step: Step, rank: int, lanes: Lanes, comm: "_CommKernels", blocked: Spans) -> StepTotals:
@@ -227,7 +219,7 @@ class _CommKernels:
         kernels = (activities.lane == LANES.index(Lane.COMM)) & activities.is_kernel
         self._at = np.flatnonzero(kernels)
         self._starts_ns = activities.start_ns[self._at]
-        self._compute_queue = compute_queue(activities)
+        self._compute_queue = activities.busiest_first(activities.queue)[0]
         self.any_named = any(isinstance(activities.args[at].collective, str) for at in self._at.tolist())
         """False if this trace names no collective, as with an older torch."""
         self._all_alike = not self.any_named and all(

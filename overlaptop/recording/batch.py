@@ -82,7 +82,6 @@ class Batch(NamedTuple):
 
 
 def packed(messages: Iterable[Message]) -> bytes:
-    """Encode messages as the data of a batch."""
     return b"".join(frame(encode(message)) for message in messages)
 
 

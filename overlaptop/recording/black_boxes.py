@@ -45,15 +45,11 @@ def found(job: str | None = None) -> list[BlackBox]:
         return []
     boxes = [BlackBox(int(name[2]), name[1], name[3], path) for path, name in names if name is not None]
     wanted = [each for each in boxes if job is None or each.job == job]
-    return sorted(wanted, key=lambda each: (-each.started_ns, each.job, _order(each.occasion)))
-
-
-def _order(occasion: str) -> int:
-    return 0 if occasion == ENDED else 2 if occasion.startswith(FOUND) else 1
+    order = {ENDED: 0, FAILED: 1, HUNG: 1}
+    return sorted(wanted, key=lambda each: (-each.started_ns, each.job, order.get(each.occasion, 2)))
 
 
 def forget_old() -> None:
-    """Remove the black boxes of all but the newest KEPT_JOBS jobs."""
     with suppress(OSError, JobFolderError):
         boxes = found()
         jobs = dict.fromkeys((each.started_ns, each.job) for each in boxes)

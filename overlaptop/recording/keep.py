@@ -26,6 +26,5 @@ class Keep:
         return cls(ns=number * _NS[unit]) if unit in _NS else cls(bytes=number * _BYTES[unit])
 
     def is_full(self, lasted_ns: int, size_bytes: int) -> bool:
-        """Return whether a file of this length and size makes room for the next."""
         too_long = self.ns is not None and lasted_ns >= self.ns
         return too_long or (self.bytes is not None and 2 * size_bytes >= self.bytes)

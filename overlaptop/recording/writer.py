@@ -60,7 +60,9 @@ class RecordingWriter:
         self._write(at_ns, f"{LIVE}/{node}", data)
         if at_ns - self._chunk_ns >= CHUNK_NS:
             self._chunk_ns = at_ns
-            self._require_space()
+            disk = os.fstatvfs(self._file.fileno())
+            if disk.f_bavail * disk.f_frsize < min(LEAST_FREE_BYTES, disk.f_blocks * disk.f_frsize // 20):
+                raise OSError(errno.ENOSPC, "too little of the disk is left for the job")
             self._writer.flush()  # type: ignore[no-untyped-call]
             if self._keep.is_full(at_ns - self._begun_ns, self.size_bytes):
                 self._rotate(at_ns)
@@ -94,12 +96,6 @@ class RecordingWriter:
         self._writer.start(profile=PROFILE)
         self._schema = self._writer.register_schema(f"{PROFILE}/{PROTOCOL_VERSION}", "", b"")
         self._channels: dict[str, int] = {}
-
-    def _require_space(self) -> None:
-        disk = os.fstatvfs(self._file.fileno())
-        free_bytes = disk.f_bavail * disk.f_frsize
-        if free_bytes < min(LEAST_FREE_BYTES, disk.f_blocks * disk.f_frsize // 20):
-            raise OSError(errno.ENOSPC, "too little of the disk is left for the job")
 
     def _rotate(self, at_ns: int) -> None:
         """Replace the earlier part by this file, and begin another."""

@@ -5,8 +5,9 @@ the runs are alike, its difference is as likely negative as positive. All figure
 dozens of figures, two would always seem to differ.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import zip_longest
 from statistics import median
 from typing import TypeAlias
 
@@ -61,30 +62,18 @@ def _unlike_operations(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -
     all_a, all_b = list(map(_moved, a)), list(map(_moved, b))
     if any(moved in all_b for moved in all_a):
         return ""  # in other steps, either may log or save something
-    of_a, of_b = _counts(all_a[0]), _counts(all_b[0])
-    most = max({**of_a, **of_b}, key=lambda each: abs(of_a[each] - of_b[each]))
-    counts = of_a[most], of_b[most]
-    if counts[0] == counts[1]:
-        first_a, first_b = next(
-            pair for pair in zip(all_a[0], all_b[0], strict=False) if len(set(pair)) > 1
-        )
-        return f"the order differs: {_name(first_a[0])} in A, {_name(first_b[0])} in B at the same place"
-    in_a, in_b = map(text.byte_count, counts)
-    if most[1] == "call" or in_a == in_b:
-        in_a, in_b = (text.plural(count, most[1]) for count in counts)
-    return f"{_name(most[0])} has {in_a} a step in A, {in_b} in B"
+    pairs = zip_longest(all_a[0], all_b[0])
+    in_a, in_b = next(
+        ("nothing" if each is None else _text(*each) for each in pair)
+        for pair in pairs
+        if pair[0] != pair[1]
+    )
+    return f"the first difference of a step is {in_a} in A, {in_b} in B"
 
 
-def _counts(moved: _Moved) -> Counter[tuple[str, str]]:
-    counts: Counter[tuple[str, str]] = Counter()
-    for call, unit, count in moved:
-        counts[call, unit] += count
-    return counts
-
-
-def _name(call: str) -> str:
+def _text(call: str, unit: str, count: int) -> str:
     group, _, op = call.rpartition(": ")
-    return f"{op.strip('_')} of {group or 'all groups'}"
+    return f"{op.strip('_')} of {group or 'all groups'} ({text.plural(count, unit)})"
 
 
 def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:

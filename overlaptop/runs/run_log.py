@@ -139,8 +139,7 @@ class RunLog:
             self._note_late(snapshot, window, look.shown)
         if snapshot.totals.exposed_ns is not None:
             self._bounds[bound_by(snapshot, look.found, first_line(snapshot, look.found))] += 1
-        trouble = trouble_of(snapshot)
-        if trouble is not None:
+        if (trouble := trouble_of(snapshot)) is not None:
             self._troubles[trouble.kind, trouble.ranks] = troubles.record(job.job, trouble)
         self._looked_ns = snapshot.at_ns
         if snapshot.totals.step is not None:

@@ -52,7 +52,9 @@ class Samples:
             newest = self._newest.get(step.rank, step)
             if step.step <= newest.step and step.start_ns >= newest.start_ns + RESTARTED_NS:
                 # The job was started again: it counts from 0 again.
-                self._forget(newest.start_ns + RESTARTED_NS)
+                self._from_ns, self._totals = newest.start_ns + RESTARTED_NS, 0
+                for kept in (self._newest, self._steps, self._times, self._transfers, self._operations):
+                    kept.clear()
                 newest = step
             if step.step >= newest.step:
                 self._newest[step.rank] = step
@@ -62,14 +64,8 @@ class Samples:
         while self._totals > _MOST_TOTALS and len(self._steps) > 1:
             oldest = next(iter(self._steps))
             self._totals -= len(self._steps.pop(oldest))
-            for kept in (self._times, self._transfers, self._operations):
-                kept.pop(oldest, None)
-
-    def _forget(self, from_ns: int) -> None:
-        """Drop all steps, and from now on those that began before `from_ns`."""
-        self._from_ns, self._totals = from_ns, 0
-        for kept in (self._newest, self._steps, self._times, self._transfers, self._operations):
-            kept.clear()
+            for of_step in (self._times, self._transfers, self._operations):
+                of_step.pop(oldest, None)
 
     def add_waits(self, waits: StepWaits) -> None:
         """Add the breakdown of a known step, not one of before the window or a restart."""
@@ -92,7 +88,10 @@ class Samples:
                 for number, of_ranks in sorted(self._steps.items())
                 if not any(step.disturbed for step in of_ranks.values())
             }
-            ends_ns = {number: max(map(_end_ns, each.values())) for number, each in found.items()}
+            ends_ns = {
+                number: max(step.start_ns + step.step_ns for step in of_ranks.values())
+                for number, of_ranks in found.items()
+            }
             found = {at: each for at, each in found.items() if ends_ns[at] >= self._begun_ns} or found
             found = {at: each for at, each in found.items() if at >= self._first_step} or found
             limit_ns = longest_going_ns([round(_length_ns(of_ranks)) for of_ranks in found.values()])
@@ -105,18 +104,15 @@ class Samples:
         return [step for of_ranks in self.going.values() for step in of_ranks.values()]
 
     def lengths_ns(self) -> list[float]:
-        """Return the mean length over ranks of each step."""
         return [_length_ns(of_ranks) for of_ranks in self.going.values()]
 
     def overlap(self) -> float | None:
-        """Return the hidden share of communication in all measured steps."""
         measured = [step for step in self.steps if step.measured]
         return ratios.overlap(
             sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
         )
 
     def exposed_ns(self) -> float | None:
-        """Return the mean over all measured steps of all ranks."""
         known = [step.exposed_ns for step in self.steps if step.exposed_ns is not None]
         return fmean(known) if known else None
 
@@ -128,7 +124,6 @@ class Samples:
         return WaitTimes(*(round(fmean(figures)) for figures in zip(*every, strict=True)))
 
     def work(self, world_size: int) -> Work:
-        """Return what the steps do."""
         known = [step.comm_bytes for step in self.steps if step.comm_bytes is not None]
         seen = Counter(self._operations[step] for step in self.going if step in self._operations)
         least = max(2, _LEAST_OF_ORDER * seen.total())
@@ -158,16 +153,11 @@ class Samples:
         return [_figure(name, values[name]) for name in names]
 
 
-def _end_ns(step: StepTotals) -> int:
-    return step.start_ns + step.step_ns
-
-
 def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
     return fmean(step.step_ns for step in of_ranks.values())
 
 
 def _of_step(measured: Sequence[StepTotals]) -> dict[str, float]:
-    """Return the figures of a step that all ranks have measured."""
     found = {}
     comm_ns = sum(step.comm_ns or 0 for step in measured)
     overlap = ratios.overlap(sum(step.hidden_ns or 0 for step in measured), comm_ns)

@@ -31,7 +31,7 @@ def describe(run: RunRecord) -> str:
             "bound": run.bound or "",
             "own cost": _cost(run),
         }
-        lines += [_row(name, words) for name, words in figures.items() if words]
+        lines += [f"  {name:{_NAME_CHARS}}{words}" for name, words in figures.items() if words]
     lines += _section("late ranks", [_late(each, run.work.world_size) for each in run.late_ranks])
     lines += _section("findings", [_finding(each) for each in run.findings])
     lines += _section("troubles", [each.text for each in run.troubles])
@@ -48,10 +48,6 @@ def describe(run: RunRecord) -> str:
 
 def _lasting(ns: int) -> str:
     return text.duration(ns) if ns < 10**10 else text.age(ns / 1e9)
-
-
-def _row(name: str, words: str) -> str:
-    return f"  {name:{_NAME_CHARS}}{words}"
 
 
 def _section(title: str, entries: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from overlaptop.export import chrome, page, step_table
+from overlaptop.export import chrome, page
 from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
 from overlaptop.records import FindingRecord
 from tests.export.jobs import RECORDED, all_reduce, folders, recorded, traced
@@ -68,7 +68,7 @@ def test_hta_counts_every_activity_of_chrome_files(tmp_path: Path) -> None:
 def test_csv_has_the_fields_of_step_records() -> None:
     job = recorded("ddp_gloo")
     out = io.StringIO(newline="")
-    step_table.write(job.step_records(), out)
+    job.write_csv(out)
     found = list(csv.DictReader(io.StringIO(out.getvalue(), newline="")))
     for row, record in zip(found, map(asdict, job.step_records()), strict=True):
         assert list(row) == list(record)

@@ -155,13 +155,3 @@ def test_each_alert_fires_on_a_broken_job_only(tmp_path: Path) -> None:
     rules.write_text(text.replace("- ALERTS", f"- {EXAMPLES / 'alerts.yml'}"))
     done = subprocess.run(["promtool", "test", "rules", rules], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
-def test_promtool_has_nothing_to_say_of_the_names() -> None:
-    collector, registry = JobsCollector(), CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    collector.add(waiting_job(late=lambda _: 2).tick())
-    page = generate_latest(registry)
-    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

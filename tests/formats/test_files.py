@@ -3,7 +3,6 @@
 import gzip
 import os
 import socket
-import tracemalloc
 
 import pytest
 
@@ -12,19 +11,11 @@ from overlaptop.formats.files import TraceError, find, read
 
 
 def test_a_folder_holds_its_traces_by_name_and_nothing_else(tmp_path):
+    with pytest.raises(TraceError, match=r"no trace in this folder.*\*\.json"):
+        find(tmp_path)
     for name in ("rank1.json.gz", "rank0.json", "notes.txt", ".hidden.json", "trace.gz", "a.pt.trace.json"):
         (tmp_path / name).write_text("{}")
     assert [path.name for path in find(tmp_path)] == ["a.pt.trace.json", "rank0.json", "rank1.json.gz"]
-
-
-def test_a_folder_without_traces_or_with_too_many_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_FILES", 2)
-    with pytest.raises(TraceError, match=r"no trace in this folder.*\*\.json"):
-        find(tmp_path)
-    for number in range(3):
-        (tmp_path / f"{number}.json").write_text("{}")
-    with pytest.raises(TraceError, match="3 traces in this folder; 2 at most"):
-        find(tmp_path)
 
 
 def test_gzip_is_known_by_its_content_whatever_its_name(tmp_path):
@@ -46,8 +37,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
-    (tmp_path / "a.json").symlink_to("b.json")
-    (tmp_path / "b.json").symlink_to("a.json")
+    (tmp_path / "a.json").symlink_to("a.json")
     for name, words in (
         ("missing.json", "no such file or folder"),
         ("a.json", "too many levels of symbolic links"),
@@ -74,16 +64,19 @@ CUT_OFF = "cut off: it ends in the middle of the gzip stream"
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", NO_OBJECT),
-        (b" \n\t", NO_OBJECT),
-        (gzip.compress(b""), NO_OBJECT),
-        (WHOLE[:2], CUT_OFF),
-        (WHOLE[:100], CUT_OFF),
-        (WHOLE[:-1], CUT_OFF),
-        (WHOLE[:-6] + bytes([WHOLE[-6] ^ 1]) + WHOLE[-5:], "not sound gzip"),
-        (WHOLE + b"more", "not sound gzip"),
+        pytest.param(b"", NO_OBJECT, id="nothing"),
+        pytest.param(b" [1, 2]", NO_OBJECT, id="a list"),
+        pytest.param(b" " * (2 << 20), NO_OBJECT, id="blanks"),
+        pytest.param(gzip.compress(b""), NO_OBJECT, id="nothing packed"),
+        pytest.param(gzip.compress(bytes(4 << 20)), NO_OBJECT, id="zeros packed"),
+        pytest.param(b'{"a": [' + bytes(4096), "not JSON: only zeros from byte 7 on", id="zeros"),
+        pytest.param(WHOLE[:2], CUT_OFF, id="begun"),
+        pytest.param(WHOLE[:-1], CUT_OFF, id="one byte short"),
+        pytest.param(
+            WHOLE[:-6] + bytes([WHOLE[-6] ^ 1]) + WHOLE[-5:], "not sound gzip", id="a flipped bit"
+        ),
+        pytest.param(WHOLE + b"more", "not sound gzip", id="two"),
     ],
-    ids=["nothing", "blanks", "nothing packed", "begun", "cut", "one byte short", "a flipped bit", "two"],
 )
 def test_what_is_no_whole_object_is_refused_as_such(tmp_path, content, words):
     path = tmp_path / "trace.json.gz"
@@ -92,53 +85,12 @@ def test_what_is_no_whole_object_is_refused_as_such(tmp_path, content, words):
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("begins", "words"),
-    [
-        (b"", NO_OBJECT),
-        (b" " * (2 << 20), NO_OBJECT),
-        (b" [1, 2]", NO_OBJECT),
-        (b'{"traceEvents": [', "not JSON: only zeros from byte 17 on"),
-    ],
-    ids=["zeros", "blanks", "a list", "cut off by a crash"],
-)
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_gigabyte_that_is_no_object_is_left_at_its_beginning(
-    tmp_path, monkeypatch, begins, words, packed
-):
-    path = tmp_path / "trace.json"
-    with (gzip.open if packed else open)(path, "wb") as file:
-        file.write(begins)
-        if packed:
-            file.write(bytes(4 << 20))
-    if not packed:
-        os.truncate(path, files.MAX_TEXT_BYTES)
-    tracemalloc.start()
-    with pytest.raises(TraceError, match=words):
-        read(path)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 16 << 20
-
-
-@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
-def test_a_text_of_any_length_comes_back_whole(tmp_path, size):
-    text = b" {" + os.urandom(size // 2).hex().encode()
-    for content in (text, gzip.compress(text, 1)):
-        (tmp_path / "trace.json").write_bytes(content)
-        assert read(tmp_path / "trace.json") == text
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    sparse = tmp_path / "trace.json"
-    with sparse.open("wb") as file:
-        file.truncate(1 << 40)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_texts_up_to_the_limit_come_back_whole_and_longer_ones_do_not(tmp_path, monkeypatch, pack):
+    path, text = tmp_path / "trace.json", b" {" + os.urandom(1 << 20).hex().encode()
+    path.write_bytes(pack(b"\xef\xbb\xbf" + text))  # a byte order mark
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", len(text))
+    assert read(path) == text
+    path.write_bytes(pack(text + b" "))
     with pytest.raises(TraceError, match="larger than 1 GiB unpacked"):
-        read(sparse)
-    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 1000)
-    packed = tmp_path / "trace.json.gz"
-    packed.write_bytes(gzip.compress(b"{" * 1001))
-    with pytest.raises(TraceError, match="unpacked"):
-        read(packed)
-    packed.write_bytes(gzip.compress(b"{" * 1000))
-    assert len(read(packed)) == 1000
+        read(path)

@@ -1,8 +1,10 @@
 """A folder of traces as one job."""
 
+import os
+
 import pytest
 
-from overlaptop.formats import job, workers
+from overlaptop.formats import job
 from overlaptop.formats.files import TraceError, ranks_of
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
@@ -19,7 +21,7 @@ def fault_of(path, **how):
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_ranks_come_by_number_whatever_their_files_are_called(tmp_path, monkeypatch, cores):
-    monkeypatch.setattr(workers, "cores", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
     for rank, name in ((1, "a.json.gz"), (2, "b.json"), (0, "c.json")):
         write(tmp_path / name, kernel(0, 10 + rank), nccl(0, 20), rank=rank, world_size=3)
     found = analyze(tmp_path, LaneRules())
@@ -65,6 +67,14 @@ def test_of_several_traces_of_each_rank_the_last_is_taken(tmp_path):
     assert "but of rank 1 there is 1: name the traces of one job" in fault_of(tmp_path)
 
 
+def test_a_merged_file_beside_those_of_the_ranks_is_left_out(tmp_path):
+    for name, rank in (("merged-1.5.json", 0), ("1.5-TP-0.json", 0), ("1.5-TP-1.json", 1)):
+        write(tmp_path / name, kernel(0, 10 + len(name)), rank=rank, world_size=2)
+    found = analyze(tmp_path, LaneRules())
+    assert [whole.compute_ns for whole in found.whole] == [23_000, 23_000]
+    assert found.remarks == ("left out merged-1.5.json: merged from others by its name",)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -89,9 +99,9 @@ def test_a_rank_whose_gpu_is_missing_is_not_left_out(tmp_path):
 
 
 def test_traces_may_be_named_one_by_one_or_lie_a_folder_below(tmp_path):
+    below = tmp_path / "iteration_10"
+    below.mkdir()
     for rank in (0, 1):
-        below = tmp_path / "iteration_10"
-        below.mkdir(exist_ok=True)
         write(below / f"rank{rank}.json", *EVENTS, rank=rank, world_size=2)
     assert len(analyze(tmp_path, LaneRules()).ranks) == 2
     assert len(analyze(sorted(below.iterdir()), LaneRules()).ranks) == 2
@@ -101,20 +111,19 @@ def test_traces_may_be_named_one_by_one_or_lie_a_folder_below(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "ranks"),
+    ("names", "ranks", "known"),
     [
-        ([f"trace_{rank}.json" for rank in range(12)], range(12)),
-        ([f"1700000000.5-TP-{rank}.trace.json.gz" for rank in (0, 1, 10, 2)], (0, 1, 10, 2)),
-        ([f"worker{rank}.{1700 + rank}.json" for rank in (3, 2, 1)], (3, 2, 1)),
-        (["one.json"], None),
-        (["a.json", "b.json"], None),
-        (["libkineto_4711.json", "libkineto_5000.json"], None),
+        ([f"trace_{rank}.json" for rank in range(12)], range(12), True),
+        ([f"1700000000.5-TP-{rank}.trace.json.gz" for rank in (0, 1, 10, 2)], (0, 1, 10, 2), True),
+        ([f"worker{rank}.{1700 + rank}.json" for rank in (3, 2, 1)], (3, 2, 1), True),
+        (["one.json"], [0], False),
+        (["b.json", "a.json"], [1, 0], False),
+        (["libkineto_10000.json", "libkineto_4711.json"], [1, 0], False),
     ],
 )
-def test_ranks_come_from_the_number_that_differs(names, ranks):
-    found = ranks_of(names)
-    assert found.known == (ranks is not None)
-    assert found.ranks == tuple(range(len(names)) if ranks is None else ranks)
+def test_ranks_come_from_the_number_that_differs(names, ranks, known):
+    found, are_ranks = ranks_of(names)
+    assert ([*found], are_ranks) == ([*ranks], known)
 
 
 def test_each_gpu_of_one_trace_is_a_row(tmp_path):
@@ -147,12 +156,12 @@ def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
     assert fault_of(tmp_path) == f"{tmp_path / 'rank1.json'}: cut off: it ends in the middle of the JSON"
 
 
-def test_process_killed_for_want_of_memory_names_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "cores", lambda: 2)
-    monkeypatch.setattr(job, "_read_trace", lambda file, *_, **__: workers.os._exit(9))
+def test_process_killed_for_want_of_memory_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    monkeypatch.setattr(job.files, "read", lambda _: os._exit(9))
     for rank in range(2):
         write(tmp_path / f"rank{rank}.json", *EVENTS, rank=rank)
-    assert fault_of(tmp_path).startswith(f"{tmp_path / 'rank0.json'}: the process that read it was killed")
+    assert fault_of(tmp_path) == f"{tmp_path}: a reading process was killed: too little memory?"
 
 
 def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
@@ -179,15 +188,6 @@ def test_times_that_only_hta_looks_at_are_bounded_too(tmp_path, far):
     path = write(tmp_path / "rank0.json", *EVENTS, other)
     assert analyze(path, LaneRules()).whole[0].comm_ns == 10_000
     assert fault_of(path, by_hta=True) == f"{path}: a number in it is larger than any in a trace"
-
-
-@pytest.mark.parametrize("cores", [1, 2])
-def test_a_trace_may_have_what_no_message_may(tmp_path, monkeypatch, cores):
-    monkeypatch.setattr(workers, "cores", lambda: cores)
-    for rank in range(2):
-        write(tmp_path / f"rank{rank}.json", kernel(-5, 0), rank=rank, base_ns=None)
-    found = analyze(tmp_path, LaneRules(), detailed=True)
-    assert [(whole.step, whole.start_ns, whole.step_ns) for whole in found.whole] == [(-1, -5000, 0)] * 2
 
 
 def test_hta_changes_the_whole_and_leaves_the_steps_alone(tmp_path):

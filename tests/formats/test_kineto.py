@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.formats import chrome, kineto
+from overlaptop.formats import kineto
+from overlaptop.formats.activities import LANES
 from overlaptop.formats.files import TraceError
-from overlaptop.formats.step_marks import Annotation
-from overlaptop.formats.summary import summarize
-from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
+from overlaptop.formats.steps import Annotation
 from overlaptop.timeline.lanes import Lane, LaneRules
 from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, read, text
 
@@ -59,7 +58,7 @@ def test_each_category_of_gpu_event_has_its_lane():
         {"ph": "f", "id": 1, "ts": 3.0, "cat": "ac2g", "name": "ac2g", "bp": "e"},
         {"ph": "M", "name": "process_name", "ts": 0.0, "pid": "Spans", "args": {"name": "python"}},
     ).activities
-    assert [kineto.LANES[code] for code in found.lane] == [
+    assert [LANES[code] for code in found.lane] == [
         Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.COMM, Lane.COPY, Lane.COMPUTE, Lane.COPY,
     ]  # fmt: skip
     assert found.is_kernel.tolist() == [True, True, False, False, False, True, False]
@@ -73,57 +72,37 @@ def test_each_gpu_of_a_trace_is_read_by_itself():
 
 def test_in_a_merged_trace_each_gpu_has_its_own_process():
     """Numbers of launches and of steps are those of each process, and both have the same."""
-
-    def process(pid, at_us):
-        made = [
-            mark(1, at_us, 90),
-            launch(at_us + 5, 1),
-            kernel(at_us + 10, 50, f"of {pid}", correlation=1),
-        ]
-        return [{**event, "pid": pid} for event in made]
-
-    first, second = kineto.load(PATH, text(*process("[TP00] 7", 0), *process("[TP01] 8", 400)), LaneRules())
+    events = [
+        {**each, "pid": pid}
+        for pid, at_us in (("[TP00] 7", 0), ("[TP01] 8", 400))
+        for each in (
+            mark(1, at_us, 90), launch(at_us + 5, 1), kernel(at_us + 10, 50, f"of {pid}", correlation=1),
+        )
+    ]  # fmt: skip
+    first, second = kineto.load(PATH, text(*events), LaneRules())
     assert (first.activities.names, second.activities.names) == (["of [TP00] 7"], ["of [TP01] 8"])
     assert [each.annotations[0].start_ns - BASE_NS for each in (first, second)] == [0, 400_000]
     assert second.activities.launched_ns.tolist() == [BASE_NS + 405_000]
 
 
 def test_intels_launches_and_queues_are_read():
-    """Two steps, launched 1 ms ahead; each has a product and a collective that starts in it."""
+    def run(ts, name, queue, number):
+        return event("kernel", name, ts, 10, {"device": 0, "sycl queue": queue, "correlation": number})
 
-    def run(ts, dur, name, queue, number):
-        args = {"device": 0, "sycl queue": queue, "correlation": number}
-        return event("kernel", name, ts, dur, args)
-
-    events = [mark(1, 0, 600), mark(2, 600, 600)]
-    for at, ts in enumerate((1000, 1600)):
-        gemm, comm = 2 * at + 1, 2 * at + 2
-        events += [
-            event("xpu_runtime", "urEnqueueKernelLaunch", 600 * at + 5 + number, 4, {"correlation": number})
-            for number in (gemm, comm)
-        ]
-        events += [
-            run(ts, 500, "gemm_kernel", 1, gemm),
-            run(ts + 300, 280, "oneccl_reduce_base<x>", 2, comm),
-        ]
-    found = summarize(load(*events), 0, "job")
-    assert [(step.step_ns, step.compute_ns, step.comm_ns, step.hidden_ns) for step in found.steps] == [
-        (1_500_000, 500_000, 200_000, 200_000), (600_000, 500_000, 280_000, 200_000)
-    ]  # fmt: skip
+    launches = [event("xpu_runtime", "urEnqueueKernelLaunch", at, 4, {"correlation": at}) for at in (1, 2)]
+    found = load(*launches, run(20, "gemm_kernel", 1, 1), run(25, "oneccl_reduce_base<x>", 2, 2)).activities
+    assert found.launched_ns.tolist() == [BASE_NS + 1000, BASE_NS + 2000]
+    assert found.queue.tolist() == [0, 1]
+    assert [LANES[code] for code in found.lane] == [Lane.COMPUTE, Lane.COMM]
 
 
 def test_mtias_device_events_are_its_devices():
-    traced = load(
-        event("cpu_op", "aten::mm", 10, 9000),
-        event("user_annotation", "gloo:barrier", 50, 8),
-        event("mtia_runtime", "runtime_launch", 20, 5),
+    found = load(
+        event("user_annotation", "gloo:barrier", 50, 8), event("mtia_runtime", "runtime_launch", 20, 5),
         event("mtia_ccp_events", "fc-dtype_Float", 100, 300),
-        event("mtia_ccp_events", "hccl::all_reduce", 300, 400),
-        deviceProperties=[],
-    )
-    whole = summarize(traced, 0, "job").whole
-    assert (whole.compute_ns, whole.comm_ns, whole.hidden_ns) == (300_000, 400_000, 100_000)
-    assert not traced.remarks
+        event("mtia_ccp_events", "hccl::all_reduce", 300, 400), deviceProperties=[],
+    ).activities  # fmt: skip
+    assert [LANES[code] for code in found.lane] == [Lane.COMPUTE, Lane.COMM]
 
 
 def test_device_events_that_are_not_read_are_named():
@@ -166,34 +145,25 @@ def test_rank_is_in_the_name_where_the_trace_does_not_tell(name, rank):
     [
         (b"", "cut off"),
         (b"[1, 2]", "Expected `object`, got `array`"),
-        (b'{"a": 1}', "missing required field `traceEvents`"),
         (b'{"traceEvents": null}', "Expected `array`"),
-        (b'{"traceEvents": [1]}', "Expected `object`"),
         (b'{"traceEvents": []}', "no GPU activity"),
         (text(event("cpu_op", "aten::mm", 1, 1)), "trace with ProfilerActivity.CUDA"),
-        (text(kernel(1, 1))[:-30], "cut off"),
         (text(kernel(1, 1)) + b"}", "not JSON"),
         (b'{"traceEvents": [{"name": "\xff"}]}', "no GPU activity"),
         (raw(ts='"1"'), "Expected `int | float | null`, got `str`"),
-        (raw(ts="true"), "got `bool`"),
         (raw(ts="NaN"), "no GPU activity"),
-        (raw(dur="Infinity"), "no GPU activity"),
         (raw(ts="1e999"), "out of range"),
         (raw(ts="1e300"), "centuries away"),
-        (raw(ts="-1e308"), "centuries away"),
         (raw(dur="1e308"), "centuries away"),
-        (raw(ts="9" * 300), "centuries away"),
         (raw(ts="9" * 400), "centuries away"),
         (raw(ts="9" * 100_000), "out of range"),
         (raw(ts="4e15", dur="4e15"), "centuries away"),
         (raw(dur="-0.001"), "ends before it starts: 'k' at 1.0 µs"),
         (raw(more=', "baseTimeNanoseconds": 1' + "0" * 30), "centuries away"),
         (raw(more=', "baseTimeNanoseconds": ' + "9" * 400), "centuries away"),
-        (raw(more=', "baseTimeNanoseconds": -' + "9" * 400), "centuries away"),
         (raw(more=', "distributedInfo": {"rank": -1}'), "no possible rank"),
         (raw(more=', "distributedInfo": {"rank": 0, "world_size": 1000000000}'), "no possible world size"),
         (raw(more=', "x": ' + "[" * 1_000_000), "nested too deeply"),
-        (raw(more=', "x": ' + '{"a":' * 1_000_000), "nested too deeply"),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
@@ -227,15 +197,6 @@ def test_broken_text_of_an_event_that_does_not_count_is_passed(was, broken, last
     assert (found.rank, found.annotations) == (fine.rank, fine.annotations)
 
 
-def test_objects_and_steps_are_counted_before_they_are_made(monkeypatch):
-    monkeypatch.setattr(chrome, "MAX_OBJECTS", 10)
-    monkeypatch.setattr(chrome, "_SMALL_BYTES", 10)
-    assert "more than 10 objects" in fault_of(b'{"traceEvents": [' + b"{}," * 10 + b"{}]}")
-    monkeypatch.undo()
-    monkeypatch.setattr(kineto, "MAX_STEP_MARKS", 2)
-    assert "more than 2 ProfilerStep" in fault_of(text(kernel(1, 1), *(mark(n, n, 1) for n in range(3))))
-
-
 STEPS = [
     made
     for at in range(5)
@@ -262,16 +223,6 @@ def test_impossible_steps_and_launches_are_left_out(bad, remarks):
     found = load(*STEPS, bad)
     assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
     assert [each.partition("left out: ")[2] for each in found.remarks] == remarks
-
-
-@pytest.mark.parametrize("number", [0, 7])
-def test_a_number_of_several_launches_is_no_skew_of_clocks(number):
-    reused = [{**each, "args": {**each["args"], "correlation": number}} for each in STEPS]
-    found = load(
-        *(was if was["cat"] == "user_annotation" else each for was, each in zip(STEPS, reused, strict=True))
-    )
-    assert set(found.activities.launched_ns.tolist()) == {NOT_LAUNCHED_NS}
-    assert not found.remarks
 
 
 def test_a_step_ends_where_one_that_overlaps_it_begins():

@@ -41,16 +41,6 @@ def test_what_ran_beside_fused_kernels_counts_nowhere_else():
     assert summary_of(nccl(0, 30), flux(20, 50)).whole.stall_ns == 0
 
 
-def test_products_beside_peer_copies_and_barriers_are_compute():
-    """As symmetric memory and NCCL's copy-engine collectives run."""
-    peer = kernel(10, 20, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
-    barrier = kernel(30, 5, "c10d::symmetric_memory::barrier_kernel(unsigned int**)", stream=9)
-    spin = kernel(35, 10, "at::cuda::(anonymous namespace)::spin_kernel(long)")
-    whole = summary_of(kernel(0, 20), peer, barrier, spin, kernel(45, 5)).whole
-    assert (whole.compute_ns, whole.comm_ns, whole.hidden_ns) == (25 * US, 25 * US, 10 * US)
-    assert (whole.idle_ns, whole.fused_ns) == (10 * US, 0)
-
-
 def test_each_step_is_cut_out_of_the_whole():
     found = summary_of(
         kernel(0, 50), nccl(40, 110),
@@ -86,10 +76,7 @@ def test_what_a_host_needs_for_a_step_is_without_being_blocked(calls, blocked_us
         kernel(110, 90, correlation=1), kernel(200, 40, correlation=2), kernel(240, 5, correlation=3),
     ).steps  # fmt: skip
     assert step.host_ns == (100 - blocked_us) * US
-
-
-def test_without_launches_what_a_host_needs_is_not_known():
-    (step,) = summary_of(mark(4, 100, 100), kernel(110, 90)).steps
+    (step,) = summary_of(mark(4, 100, 100), *calls, kernel(110, 90)).steps
     assert step.host_ns is None
 
 
@@ -104,12 +91,7 @@ def test_collective_has_the_name_bytes_and_group_of_its_kernel():
     assert (step.comm_kernels_ns, step.matched_ns) == (24 * US, 20 * US)
 
 
-BROKEN = (
-    {"dtype": "Float4"},
-    {"In msg nelems": "many", "Out msg nelems": -1},
-    {"dtype": 7},
-    {"In msg nelems": 10**400, "Out msg nelems": 1 << 60},
-)
+BROKEN = ({"dtype": "Float4"}, {"In msg nelems": 10**400, "Out msg nelems": -1})
 
 
 @pytest.mark.parametrize(
@@ -191,38 +173,17 @@ def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
     assert found.whole.step_ns == max(ends) - min(starts)
 
 
-ONE_STEP = (mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600))
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        pytest.param(kernel(-1e11, 20, correlation=9), "lies an hour", id="a day early"),
-        pytest.param(kernel(1100, -3), "ends before it begins", id="negative"),
-        pytest.param(kernel(600, 1.6e12, stream=8), "lies an hour", id="without end"),
-    ],
-)
-def test_one_impossible_record_changes_no_figure_and_is_said(bad, words):
-    fine, found = summary_of(*ONE_STEP), summary_of(*ONE_STEP, bad)
+def test_one_impossible_record_changes_no_figure_and_is_said():
+    events = mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600)
+    fine, found = summary_of(*events), summary_of(*events, kernel(600, 1.6e12, stream=8))
     assert (found.whole, found.steps) == (fine.whole, fine.steps)
     (said,) = found.remarks
-    assert "1 GPU record left out" in said
-    assert words in said
+    assert said == "1 GPU record left out: it lies an hour or more from all others, or takes as long"
     assert not fine.remarks
 
 
-def test_a_kernel_that_outlasts_its_successors_hides_nothing():
-    """Ten products, then an all-reduce; the third product is said to take 1.6 s."""
-    lengths = [90, 90, 1_600_000, *[90] * 7]
-    found = summary_of(*(kernel(10 + 100 * at, us) for at, us in enumerate(lengths)), nccl(1100, 500))
-    assert (found.whole.hidden_ns, found.whole.exposed_ns) == (0, 500 * US)
-    assert found.whole.compute_ns == pytest.approx(900 * US, abs=10 * US)
-    assert found.remarks == ("1 GPU record cut: it ran on while the next one of its stream ran",)
-
-
 def test_kernels_named_like_communication_are_said():
-    found = summary_of(kernel(1, 5, "dispatch_kernel"), kernel(9, 5))
-    (said,) = found.remarks
+    (said,) = summary_of(kernel(1, 5, "dispatch_kernel"), kernel(9, 5)).remarks
     assert said.endswith("if they communicate: --lane 'comm=dispatch_kernel'")
 
 
@@ -230,16 +191,15 @@ def test_a_cpu_clock_ahead_of_the_gpus_moves_no_step():
     """Each step launches two kernels; the CPU's times are 4 ms ahead."""
 
     def steps_of(ahead_us):
-        events = []
-        for at in range(6):
-            us = 10_000 * at
-            events += [mark(at, us + ahead_us, 9_990), launch(us + 10 + ahead_us, 2 * at)]
-            events += [
-                launch(us + 2_000 + ahead_us, 2 * at + 1),
-                kernel(us + 20, 1_500, correlation=2 * at),
-            ]
-            events += [nccl(us + 2_010, 3_000, correlation=2 * at + 1)]
-        return summary_of(*events)
+        return summary_of(*(
+            each
+            for at, us in enumerate(range(0, 60_000, 10_000))
+            for each in (
+                mark(at, us + ahead_us, 9_990),
+                launch(us + 10 + ahead_us, 2 * at), kernel(us + 20, 1_500, correlation=2 * at),
+                launch(us + 2_000 + ahead_us, 2 * at + 1), nccl(us + 2_010, 3_000, correlation=2 * at + 1),
+            )
+        ))  # fmt: skip
 
     sound, ahead = steps_of(0), steps_of(4_000)
     assert [step.comm_ns for step in ahead.steps] == [step.comm_ns for step in sound.steps]

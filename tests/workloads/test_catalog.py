@@ -6,9 +6,7 @@ from itertools import product
 import pytest
 
 from overlaptop.agent import options as agent_options
-from overlaptop.workloads.catalog import WORKLOADS, find
-from overlaptop.workloads.entries.data_parallel import DDP, FSDP
-from overlaptop.workloads.entries.faults import FAULTS, what_runs
+from overlaptop.workloads.catalog import DDP, FAULTS, FSDP, WORKLOADS, find, what_runs
 from overlaptop.workloads.options import OptionsError, complete, value_text
 
 
@@ -19,7 +17,7 @@ def test_the_catalog_lists_every_workload_of_its_folder():
     assert all(workload.path.is_file() and workload.path.stem == workload.name for workload in WORKLOADS)
 
 
-def test_a_workload_is_found_by_name_file_name_and_path(monkeypatch):
+def test_a_workload_is_found_by_name_file_name_and_path(tmp_path, monkeypatch):
     ddp = find("ddp")
     assert ddp is not None
     assert ddp.summary
@@ -29,14 +27,9 @@ def test_a_workload_is_found_by_name_file_name_and_path(monkeypatch):
     assert find(f"{ddp.path.parent.name}/ddp.py") is ddp
     for other in ("", "nonesuch", "catalog", "train.py", "/nonesuch/ddp.py", "."):
         assert find(other) is None
-
-
-def test_a_script_of_ones_own_is_no_workload_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find("ddp.py") is find("ddp")
-    (tmp_path / "ddp.py").touch()
-    assert find("ddp.py") is None
-    assert find("ddp") is not None
+    (tmp_path / "ddp.py").touch()  # a script of one's own
+    assert (find("ddp.py"), find("ddp")) == (None, ddp)
 
 
 def test_list_has_names_and_paths_and_imports_no_torch(tmp_path):
@@ -107,9 +100,3 @@ def test_what_runs_with_a_fault_keeps_a_device_of_its_own():
         complete(FAULTS.options, parsed, "cuda")
         run = what_runs(parsed)
         assert run.device == run.workload.check(run.words)["device"] == device
-
-
-def test_help_names_the_defaults_of_each_device():
-    text = " ".join(DDP.parser().format_help().split())
-    assert "bucket size in MiB; default 25 on a GPU, 2 on a CPU" in text
-    assert "sequences a rank and step; default 4" in text

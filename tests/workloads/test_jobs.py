@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from overlaptop.workloads.catalog import find
-from overlaptop.workloads.entries.data_parallel import DDP
+from overlaptop.workloads.catalog import DDP, find
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -60,7 +59,11 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_los
         assert [*notes] == [*range(steps - (workload == "ddp"))]
         late = {step for step, note in notes.items() if note["lost_ns"] > 0}
         assert late == ({step for step in notes if step >= 4} if rank or by == "batches" else set())
-        assert all(note["at_ns"] + note["lost_ns"] <= note["arrived_ns"] for note in notes.values())
+        arrived_ns = [0, *(note["arrived_ns"] for note in notes.values())]
+        assert all(
+            before_ns + note["lost_ns"] <= note["arrived_ns"]
+            for before_ns, note in zip(arrived_ns, notes.values(), strict=False)
+        )
 
 
 def test_fault_takes_its_share_of_steps_that_the_job_marks(run_warm, tmp_path):
@@ -114,26 +117,13 @@ def test_a_workload_runs_by_its_path_alone(tmp_path):
     assert line.startswith("step")
 
 
-def test_a_job_writes_a_trace_of_itself_of_each_rank(run_warm, tmp_path):
-    arguments = ["--steps", "12", "--trace", "traces", *TINY_MATMUL]
-    done = run_warm(find("allreduce_matmul").path, arguments, tmp_path, 2)
-    assert done.returncode == 0, done.stderr
-    for rank in (0, 1):
-        trace = json.loads((tmp_path / "traces" / f"rank-{rank}.json").read_text())
-        assert trace["distributedInfo"]["rank"] == rank
-        names = [event.get("name", "") for event in trace["traceEvents"]]
-        assert sum(name.startswith("ProfilerStep#") for name in names) == 4
-
-
 @pytest.mark.parametrize(
     ("workload", "args", "complaint"),
     [
         ("ddp", "--layers 0", "--layers: must be a positive whole number, not '0'"),
         ("ddp", "--width 65", "--width: must be a multiple of 64, not 65"),
-        ("ddp", "--steps -1", "--steps: must be a whole number, 0 or more, not '-1'"),
         ("ddp", "--seconds nan", "--seconds: must be a positive number, not 'nan'"),
         ("allreduce_matmul", "--mode never", "--mode: invalid choice"),
-        ("allreduce_matmul", "--size-mb 0", "--size-mb: must be a positive number, not '0'"),
         ("allreduce_matmul", "--matrix ²", "--matrix: must be a positive whole number, not '²'"),
     ],
 )

@@ -4,10 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from overlaptop.workloads.user_buffers import ENVIRONMENT
+from overlaptop.workloads.collective_matmul import USER_BUFFERS_ENVIRONMENT as ENVIRONMENT
 from tests.workloads.test_modes import (
     GEMM,
-    GPT,
     MODES,
     OF_OPTIONS,
     RANKS,
@@ -83,14 +82,6 @@ TE_GEMM = "1024 2048 1024 --dtype bfloat16"
             "transformer_engine", ENVIRONMENT,
             {f"te_layernorm_mlp {overlap} {LAYERS}": "first" for overlap in ("--no-overlap", "--overlap")},
             1e-2, id="TransformerEngine's LayerNormMLP",
-        ),
-        pytest.param(
-            "deepspeed", {},
-            {
-                f"zero --engine {engine} --stage {stage} {GPT}": "first"
-                for engine in ("own", "deepspeed") for stage in (1, 2)
-            },
-            1e-3, id="DeepSpeed",
         ),
     ],
 )  # fmt: skip

@@ -1,22 +1,71 @@
-"""A trace's microseconds as Unix time in ns."""
+"""Activities: what ran, as arrays, and the clock of their trace."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from overlaptop.formats.chrome import Event, Trace
+from overlaptop.formats.chrome import Args, Event, Trace
 from overlaptop.formats.files import TraceError
 from overlaptop.timeline.coherence import FAR_NS
+from overlaptop.timeline.lanes import Lane
+from overlaptop.timeline.spans import Spans, from_bounds
 
 Times: TypeAlias = NDArray[np.int64]
 """Shape (n,), Unix time in ns."""
 
+LANES = tuple(Lane)
+"""`Activities.lane` holds indices into this."""
 MAX_NS = 1 << 62
 """Upper bound of all times, required by overlaptop.timeline.spans."""
 FAR_AWAY = "a time in it lies centuries away"
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """n activities of a GPU, or of a job on CPUs, sorted by start."""
+
+    start_ns: Times
+    end_ns: Times
+    launched_ns: Times
+    """When the CPU launched each, on the GPU's clock. NOT_LAUNCHED_NS if the launch is not in the trace."""
+    lane: NDArray[np.int8]
+    is_kernel: NDArray[np.bool_]
+    queue: NDArray[np.int64]
+    """A number for each stream of each device, or for each thread."""
+    device: NDArray[np.int64]
+    """A number for each GPU; 0 for CPUs."""
+    names: list[str]
+    args: list[Args]
+
+    def chosen(self, keep: NDArray[np.bool_]) -> "Activities":
+        """Return the activities selected by a mask of shape (n,)."""
+        at = np.flatnonzero(keep).tolist()
+        return Activities(
+            self.start_ns[keep],
+            self.end_ns[keep],
+            self.launched_ns[keep],
+            self.lane[keep],
+            self.is_kernel[keep],
+            self.queue[keep],
+            self.device[keep],
+            [self.names[each] for each in at],
+            [self.args[each] for each in at],
+        )
+
+    def spans(self, lane: Lane) -> Spans:
+        of_lane = self.lane == LANES.index(lane)
+        return from_bounds(self.start_ns[of_lane], self.end_ns[of_lane])
+
+    def busiest_first(self, numbers: NDArray[np.int64]) -> list[int]:
+        """Return the different `numbers`, shape (n,), by the compute of the activities that have them."""
+        computing = self.lane == LANES.index(Lane.COMPUTE)
+        busy_ns = np.bincount(numbers, weights=np.where(computing, self.end_ns - self.start_ns, 0))
+        present = np.unique(numbers)
+        return [int(present[at]) for at in np.argsort(-busy_ns[present], kind="stable")]
 
 
 class TraceClock:
@@ -49,17 +98,18 @@ class TraceClock:
 
         return [event for event in events if is_possible(event)]
 
-    def times_ns(self, events: Sequence[Event]) -> Times:
-        return self._base_ns + _whole_ns(self._checked([event.ts for event in events], abs(self._base_ns)))
-
-    def durations_ns(self, events: Sequence[Event]) -> Times:
+    def bounds_ns(self, events: Sequence[Event]) -> tuple[Times, Times]:
+        """Return when the events start and end. Raises TraceError if a time is impossible."""
+        start_ns = self._base_ns + _whole_ns(
+            self._checked([event.ts for event in events], abs(self._base_ns))
+        )
         us = self._checked([event.dur for event in events])
         if us.size and us.min() < 0:
             event = events[int(us.argmin())]
             raise TraceError(
                 self._path, f"an event ends before it starts: {(event.name or '')[:60]!r} at {event.ts} µs"
             )
-        return _whole_ns(us)
+        return start_ns, start_ns + _whole_ns(us)
 
     def _checked(self, values_us: list[int | float | None], base_ns: int = 0) -> NDArray[np.float64]:
         try:

@@ -1,1 +1,0 @@
-"""Name, purpose and options of each bundled workload. `catalog` collects them. Imports no torch."""
