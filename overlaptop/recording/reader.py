@@ -133,7 +133,9 @@ def open_recording(path: Path) -> Recording:
                 damage.append(f"a chunk at byte {at:,} is damaged ({fault}): it is left out")
                 after_gap = True
                 continue
-            topics = {each.id: each.topic for each in records if isinstance(each, Channel)} | topics
+            for each in records:
+                if isinstance(each, Channel):
+                    topics.setdefault(each.id, each.topic)
             versions |= {each.name for each in records if isinstance(each, Schema)}
             messages = [each for each in records if isinstance(each, McapMessage)]
             if messages:
