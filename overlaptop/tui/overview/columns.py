@@ -35,8 +35,10 @@ _BAR, _BAR_LEAST, _HISTORY, _HISTORY_MOST = 16, 6, 16, 40
 class Scales:
     """The common scales of all rows, also of filtered ones: a filter must not change them."""
 
-    def __init__(self, state: ViewState, before_ns: int = 0) -> None:
-        """``before_ns``: the bars' present full width, which stays while rows fill most of it."""
+    def __init__(self, state: ViewState, before: "Scales | None" = None) -> None:
+        """``before``: the present ones. The bars' full width stays while rows fill most of it, and the
+        histories until one has a new column.
+        """
         self.state, ranks = state, state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.row.step_ns for view in running if view.row is not None]
@@ -45,13 +47,28 @@ class Scales:
         if state.moving and state.past_step is None:
             usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
-        self.bar_ns = history.bar_top_ns(max(bars_ns, default=0), before_ns)
+        self.bar_ns: int = history.bar_top_ns(max(bars_ns, default=0), before.bar_ns if before else 0)
         """Full width of the bars, a round figure; 0 before the first step."""
         self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
         self.steps_per_column = history.steps_per_column(typical_ns, moving=state.moving)
         """Steps per column of the history."""
-        self.slowest_ns = {view.rank: self.slowest(view, _HISTORY_MOST) for view in ranks[:_SCALED_RANKS]}
+        scaled = [view for view in ranks[:_SCALED_RANKS] if view.history]
+        self.newest_columns = (
+            self.steps_per_column,
+            [
+                (view.rank, view.history[-1].step // self.steps_per_column, view.stale or view.ended)
+                for view in scaled
+            ],
+        )
+        self.slowest_ns: dict[int, list[float | None]]
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
+        self.history_lines: dict[tuple[int, int, int | None], StyledLine]
+        """Their histories, by rank, width and marked column."""
+        if before is not None and before.newest_columns == self.newest_columns:
+            self.slowest_ns, self.history_lines = before.slowest_ns, before.history_lines
+        else:
+            self.slowest_ns = {view.rank: self.slowest(view, _HISTORY_MOST) for view in scaled}
+            self.history_lines = {}
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.failure = first_failure(ranks)
         self.are_means = any(view.mean is not None for view in ranks)
@@ -143,11 +160,16 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    known = scales.slowest_ns.get(view.rank)
-    values = scales.slowest(view, width) if known is None else known[-width:]
     step = scales.state.marked_step
     marked = history.column_of(view.history, width, scales.steps_per_column, step)
-    return chart(values, scales.spark_top_ns, 1, style=TextStyle("history"), marked=marked)[0]
+    key = view.rank, width, marked
+    if (line := scales.history_lines.get(key)) is None:
+        known = scales.slowest_ns.get(view.rank)
+        values = scales.slowest(view, width) if known is None else known[-width:]
+        line = chart(values, scales.spark_top_ns, 1, style=TextStyle("history"), marked=marked)[0]
+        if known is not None:
+            scales.history_lines[key] = line
+    return line
 
 
 def _history_header(scales: Scales, width: int) -> StyledLine:

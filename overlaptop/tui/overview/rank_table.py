@@ -150,7 +150,7 @@ class RankTable(JobView):
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
-        self._scales = scales = Scales(state, self._scales.bar_ns if self._scales else 0)
+        self._scales = scales = Scales(state, self._scales)
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:

@@ -26,13 +26,22 @@ class HistoryChart(JobView):
 
     _steps_per_column = 1
 
+    def made_of(self) -> tuple[object, ...] | None:
+        """The rank and the newest column, for about one redraw a second."""
+        selected = self.state.selected
+        if selected is None or not selected.history:
+            return None
+        self._steps_per_column = history.steps_per_column(
+            history.typical_step_ns([selected]), moving=self.state.moving
+        )
+        newest_column = selected.history[-1].step // self._steps_per_column
+        return selected.rank, self._steps_per_column, newest_column, self.state.marked_step
+
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected = self.state.selected
         if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
-        typical_ns, space = history.typical_step_ns([selected]), width - _LABEL - 1
-        steps_per_column = history.steps_per_column(typical_ns, moving=self.state.moving)
-        self._steps_per_column = steps_per_column
+        steps_per_column, space = self._steps_per_column, width - _LABEL - 1
         times = history.columns(selected.history, space, steps_per_column, attrgetter("step_ns"))
         top_ns = history.scale_top_ns(times)
         has_axis = height >= _AXIS_FROM

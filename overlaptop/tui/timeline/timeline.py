@@ -30,6 +30,11 @@ class Timeline(JobView):
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 10 if self.state.copies_seen else 8
 
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step and the viewport; without a step always draw, since the reason changes."""
+        state = self.state
+        return (state.lanes, state.viewport, state.collective) if state.lanes else None
+
     def draw(self, width: int, height: int) -> list[StyledLine]:
         lanes = self.state.lanes
         if lanes is None:

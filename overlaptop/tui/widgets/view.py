@@ -42,6 +42,7 @@ class JobView(Widget):
         self._lines: list[StyledLine] = []
         self._strips: list[Strip | None] = []
         self._full_height: int | None = None
+        self._made_of: tuple[object, ...] | None = None
 
     def full_height(self, width: int) -> int | None:  # noqa: ARG002
         """Return the lines needed for everything; 0: hidden; None: it uses any height."""
@@ -58,11 +59,20 @@ class JobView(Widget):
         """Return the lines for this many cells; missing ones stay blank."""
         raise NotImplementedError
 
+    def made_of(self) -> tuple[object, ...] | None:
+        """Return all inputs of the lines, if comparing them is cheaper than drawing; None: draw."""
+        return None
+
     def redraw(self, *, everything: bool = False) -> None:
         """Draw again and repaint the differences; ``everything`` if colours changed."""
         width, height = self.size
         if not width or not height:
             return
+        before, self._made_of = self._made_of, self.made_of()
+        if self._made_of is not None:
+            self._made_of += (width, height, self.look.faded)
+            if self._made_of == before and not everything:
+                return
         lines = self.draw(width, height)[:height]
         if self.fades and self.look.faded:
             lines = [faded(line) for line in lines]
