@@ -258,12 +258,7 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
             return replace(message, started_ns=to_local_ns(message.started_ns))
         case RankStalled():
             since_ns = None if message.since_ns is None else to_local_ns(message.since_ns)
-            groups = tuple(
-                replace(
-                    group, calls=tuple(replace(each, at_ns=to_local_ns(each.at_ns)) for each in group.calls)
-                )
-                for group in message.groups
-            )
+            groups = tuple(_shifted_calls(each, to_local_ns) for each in message.groups)
             return replace(message, groups=groups, since_ns=since_ns)
         case StackSamples():
             return replace(message, from_ns=to_local_ns(message.from_ns), to_ns=to_local_ns(message.to_ns))
