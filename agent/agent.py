@@ -52,17 +52,14 @@ if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.reporting.reporter import StepReports
 
 PERIOD_S = 0.1
-EXIT_FLUSH_S = 2.0
-"""Longest wait at the job's end for the last messages, if the hub does not read them."""
+EXIT_FLUSH_S = 2.0  # Longest wait at the job's end for the last messages, if the hub does not read them
 OUTSTANDING_S = 60.0
 """Longest wait at the job's end for collectives in flight. Torch waits for them at exit, too."""
 LEAVE_PYTHON_S = 0.1
 """Wait for the torch thread of the last callback: if Python ends meanwhile, C++ aborts the process."""
-LAST_OF_ALL = -1000
-"""Priority of a multiprocessing exit function: the job's own exit functions run first."""
+LAST_OF_ALL = -1000  # Priority of a multiprocessing exit function: the job's own exit functions run first
 MAX_NOTICES = 64
-RECENT_STEPS = 8
-"""Steps kept; the shortest one counts as the length of a step."""
+RECENT_STEPS = 8  # Steps kept; the shortest one counts as the length of a step
 NO_STEP = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
 

@@ -26,8 +26,7 @@ class HubGathering:
         """``ending``: set when the job ends."""
         self._notice = notice
         self._ending = ending
-        self._address: tuple[str, int] | None = None
-        """The root's. Port 0: it refused."""
+        self._address: tuple[str, int] | None = None  # The root's. Port 0: it refused.
         self._refusal = ""
         self._is_looking = False
 

@@ -14,13 +14,11 @@ from overlaptop.timeline.averages import median
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall, RankStalled
 
 HUNG_AFTER_S = 10.0
-HUNG_AFTER_STEPS = 5
-"""A rank is stuck after both limits: 10 s, and five times the median of the last steps."""
+HUNG_AFTER_STEPS = 5  # A rank is stuck after both limits: 10 s, and five times the median of the last steps
 LATE_S = 2.0
 """The agent looks ten times a second. After a longer pause the whole process was stopped, so the pause does
 not count as a hang."""
-LOOK_S = 1.0
-"""Seconds between two reports of a stuck rank."""
+LOOK_S = 1.0  # Seconds between two reports of a stuck rank
 MAX_FILE_CHARS = 120
 MAX_FRAMES = 1000
 

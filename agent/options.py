@@ -21,10 +21,8 @@ SOURCE_CHOICES = ("auto", "kernels", "events", "host")
 class AgentOptions:
     """How to measure. The defaults suit any job."""
 
-    source: str = "auto"
-    """One of SOURCE_CHOICES."""
-    phases_only: bool = False
-    """Measure steps and phases but no collectives: the cheapest mode."""
+    source: str = "auto"  # One of SOURCE_CHOICES
+    phases_only: bool = False  # Measure steps and phases but no collectives: the cheapest mode
     every: int | None = None
     """Measure every n-th step; None: measure bursts, and between them as the budget allows."""
     budget: float | None = None
@@ -32,18 +30,13 @@ class AgentOptions:
     control: bool = False
     """Obey commands from this user's dashboards, such as a capture; bundled workloads always do."""
 
-    lane_rules: tuple[LaneRule, ...] = ()
-    """The user's rules for lanes; they precede the built-in rules."""
-    telemetry: bool = True
-    """Read links, clocks and CPU placement twice a second on a separate thread."""
-    stacks: bool = True
-    """Sample the training thread's line of the script ten times a second."""
+    lane_rules: tuple[LaneRule, ...] = ()  # The user's rules for lanes; they precede the built-in rules
+    telemetry: bool = True  # Read links, clocks and CPU placement twice a second on a separate thread
+    stacks: bool = True  # Sample the training thread's line of the script ten times a second
     gather: bool = False
     """Let the first node's hub reach the other nodes' hubs over TCP, with the user's key."""
-    record: str = ""
-    """Folder in which the node's hub records the job, relative to the working directory."""
-    keep: str = DEFAULT_KEEP
-    """How much of the recording is kept, such as ``2h`` or ``1GB``."""
+    record: str = ""  # Folder in which the node's hub records the job, relative to the working directory
+    keep: str = DEFAULT_KEEP  # How much of the recording is kept, such as ``2h`` or ``1GB``
 
     def __post_init__(self) -> None:
         """Check the values; raises ValueError with one line."""
@@ -63,8 +56,7 @@ class CommandLine:
     """A parsed command line: the agent's options and the job's arguments."""
 
     options: AgentOptions
-    module: bool
-    """True: `target` is a module name (``-m``), else a path."""
+    module: bool  # True: `target` is a module name (``-m``), else a path
     target: str
     arguments: tuple[str, ...]
 

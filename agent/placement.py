@@ -18,24 +18,21 @@ from typing import Any
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.bounds import MAX_RANK
 
-MAX_DIGITS = 20
-"""Digits allowed in a launcher's number, leading zeros included."""
+MAX_DIGITS = 20  # Digits allowed in a launcher's number, leading zeros included
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
     """One process's place in its job."""
 
-    job: str
-    """Key shared by all ranks of a job on this node; concurrent jobs have other keys."""
+    job: str  # Key shared by all ranks of a job on this node; concurrent jobs have other keys
     rank: int
     local_rank: int
     world_size: int
     host: str
     starts_hub: bool
     """Whether this rank starts its node's hub: the node's first rank, or any rank if that is unknown."""
-    local_world_size: int | None = None
-    """Ranks of the job on this node; None if unknown."""
+    local_world_size: int | None = None  # Ranks of the job on this node; None if unknown
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:

@@ -25,10 +25,8 @@ class ScriptFrame(NamedTuple):
     """A frame of the script."""
 
     frame: FrameType
-    called: str
-    """The torch.distributed function that it calls; empty: none."""
-    calls_torch: bool
-    """Whether it calls torch, or the agent's hooks in torch."""
+    called: str  # The torch.distributed function that it calls; empty: none
+    calls_torch: bool  # Whether it calls torch, or the agent's hooks in torch
 
 
 def script_frames(thread: int) -> Iterator[ScriptFrame]:

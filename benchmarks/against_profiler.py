@@ -27,8 +27,7 @@ from torchrun import OVERLAPTOP, WORKLOADS, job_folder, running, torchrun
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")
 START_S = 90.0
 CAPTURED_STEPS = 30
-LONGER = 1.03
-"""Than the median step told live: what counts as no longer than usual."""
+LONGER = 1.03  # Than the median step told live: what counts as no longer than usual
 
 Record = dict[str, Any]
 Figures = dict[str, float | None]

@@ -43,10 +43,8 @@ RULES = {
 SLOW_RANK = 1
 PAINT_S = 0.25
 SOON_S = 10.0
-SETTLE_S = 10.0
-"""Of a healthy job, before what it raises counts."""
-START_S = 240.0
-"""For the first step, and for the usual ones."""
+SETTLE_S = 10.0  # Of a healthy job, before what it raises counts
+START_S = 240.0  # For the first step, and for the usual ones
 HEADINGS = (
     "job", "fault", "share", "step, ms", "named after, s", "line of the script", "other rules before",
     "in first line after, s", "changes of first line",
@@ -60,8 +58,7 @@ class Look(NamedTuple):
     lines: Mapping[tuple[str, tuple[int, ...]], str]
     """Findings by rule and ranks, each with its line of the script."""
     first: FirstLine | None
-    gains_ns: Mapping[tuple[str, tuple[int, ...]], int | None]
-    """What the same findings promise."""
+    gains_ns: Mapping[tuple[str, tuple[int, ...]], int | None]  # What the same findings promise
 
     @property
     def key(self) -> object:

@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 RESAMPLINGS = 2000
 UNKNOWN = "–"
-WARMUP_REPORTS = 2
-"""Of a job on its steps; one every few seconds."""
+WARMUP_REPORTS = 2  # Of a job on its steps; one every few seconds
 WAYS: dict[str, tuple[str, ...] | None] = {
     "without": None,
     "phases only": ("--phases-only",),

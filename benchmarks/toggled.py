@@ -43,8 +43,7 @@ from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.wire.joining import Watch
 
-NEVER = 1 << 62
-"""Steps from one measured step to the next."""
+NEVER = 1 << 62  # Steps from one measured step to the next
 MODES = ("watched", "idle", "always", "profiler")
 
 
@@ -59,8 +58,7 @@ class Toggler:
         self._seen = 0
         self._marks: list[torch.cuda.Event] = []
         self._cpu_s = self._began_s = 0.0
-        self.step_ms: dict[str, list[float]] = {way: [] for way in ways}
-        """A block's, by mode and round."""
+        self.step_ms: dict[str, list[float]] = {way: [] for way in ways}  # A block's, by mode and round
         self.cpu: dict[str, list[float]] = {way: [] for way in ways}
         """The share of a core that the thread which reads the records takes."""
         self._profile: Any = None
@@ -69,8 +67,7 @@ class Toggler:
         self._always = Schedule(1, COST, LEAD_STEPS)
         self._never = Schedule(NEVER, COST, LEAD_STEPS)
         self._steps: Counter[str] = Counter()
-        self._activities: list[int] = []
-        """In each measured step, those that run at once counted as one."""
+        self._activities: list[int] = []  # In each measured step, those that run at once counted as one
         self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         # What the hub has to say of dashboards does not count here.
         Sender.wanted = property(  # type: ignore[assignment]

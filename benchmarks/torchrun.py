@@ -16,12 +16,10 @@ from overlaptop.launch.supervisor import end_with_parent
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ROOT / "workloads"
 OVERLAPTOP = (sys.executable, "-m", "overlaptop")
-RECORDS = (*OVERLAPTOP, "--json", "--detail", "--wait")
-"""Writes a job's records, once there is a job."""
+RECORDS = (*OVERLAPTOP, "--json", "--detail", "--wait")  # Writes a job's records, once there is a job
 IS_NO_REASON = re.compile(r"Warning: |^ |^W\d{4} ")
 """Of a line of stderr: a warning, a line of source below one, or a warning of torch's log."""
-END_S = 40.0
-"""For torchrun to end its ranks: it waits 30 s for those that hang."""
+END_S = 40.0  # For torchrun to end its ranks: it waits 30 s for those that hang
 
 
 def torchrun(nproc: int, *words: str | Path, agent: Sequence[str] | None = ()) -> list[str]:

@@ -32,8 +32,7 @@ UNTOUCHED_STEPS, SETTLED_STEPS = 100, 3
 """Before the fault; after its first step, when a rank gets ready for it."""
 START_S = 120.0
 
-First = dict[int, dict[str, Any]]
-"""By step, the record of its first collective with a wait."""
+First = dict[int, dict[str, Any]]  # By step, the record of its first collective with a wait
 
 
 def watch(lines: Any, first: First, late: dict[int, int]) -> None:

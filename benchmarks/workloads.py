@@ -33,12 +33,9 @@ from pairs import UNKNOWN, number, options_of, print_head, print_row
 from torchrun import END_S, RECORDS, ROOT, job_folder, running, torchrun, why_it_failed
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
-FIRST_STEPS = 4
-"""Of a run, that are left out: memory is allocated, buckets are made anew."""
-START_LIMIT_S = 60.0
-"""For torchrun, the imports and the process group, on top of the first run's own time."""
-EVERY = "8"
-"""Steps for one measured in detail: more would slow launch-bound jobs."""
+FIRST_STEPS = 4  # Of a run, that are left out: memory is allocated, buckets are made anew
+START_LIMIT_S = 60.0  # For torchrun, the imports and the process group, on top of the first run's own time
+EVERY = "8"  # Steps for one measured in detail: more would slow launch-bound jobs
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
     "transfer ms", "remarks",
@@ -54,15 +51,12 @@ class Run:
     remarks: str = ""
     same_work: bool = True
     """A step does as much as one of the workload's first run, which is the one without overlap."""
-    environment: tuple[tuple[str, str], ...] = ()
-    """For its ranks."""
-    more: str = ""
-    """Options that are not of the mode."""
+    environment: tuple[tuple[str, str], ...] = ()  # For its ranks
+    more: str = ""  # Options that are not of the mode
 
 
 _SKEWED = "ranks get unlike numbers of tokens"
-_LONG = "--seconds 12"
-"""Its first step takes seconds."""
+_LONG = "--seconds 12"  # Its first step takes seconds
 _USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
 
 

@@ -39,12 +39,10 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 if TYPE_CHECKING:
     from types import ModuleType
 
-FEW_FREE_BYTES = 16 << 20
-"""Least free space: the jobs' logs and the log of changes take some MB."""
+FEW_FREE_BYTES = 16 << 20  # Least free space: the jobs' logs and the log of changes take some MB
 FEW_COLUMNS, FEW_ROWS = 60, 15
 REACH_LIMIT_S = 3.0
-MAX_JOBS = 32
-"""Most jobs that are checked, newest first."""
+MAX_JOBS = 32  # Most jobs that are checked, newest first
 OLDEST_TORCH = (2, 8)
 _LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
@@ -55,8 +53,7 @@ _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see 
 class Machine:
     """The machine that is checked."""
 
-    root: Path = Path("/")
-    """Root of proc, sys and dev."""
+    root: Path = Path("/")  # Root of proc, sys and dev
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
@@ -85,10 +82,8 @@ def _finding(
 
 
 ok = partial(_finding, "ok")
-warning = partial(_finding, "warning")
-"""Monitoring works, with limits."""
-fault = partial(_finding, "fault")
-"""It does not work."""
+warning = partial(_finding, "warning")  # Monitoring works, with limits
+fault = partial(_finding, "fault")  # It does not work
 unknown = partial(_finding, "unknown")
 
 

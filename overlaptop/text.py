@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
-MOST_RUNS = 6
-"""Most runs of ranks that are named; more are counted."""
+MOST_RUNS = 6  # Most runs of ranks that are named; more are counted
 AT_MOST, AT_LEAST, ABOUT = "≤", "≥", "≈"
 _TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

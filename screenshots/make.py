@@ -28,15 +28,11 @@ from overlaptop.workloads.catalog import Workload
 
 HERE = Path(__file__).resolve().parent
 TUTORIAL = HERE.parent / "docs" / "tutorial.md"
-STEADY_STEPS = 40
-"""Steps of each rank before the first picture: the history columns are then filled."""
+STEADY_STEPS = 40  # Steps of each rank before the first picture: the history columns are then filled
 START_LIMIT_S = 180.0
-CHANGE_LIMIT_S = 600.0
-"""For steps after a change, or for trials to end."""
-SETTLE_S = 1.0
-"""From a key to a picture: a redraw comes every quarter of a second."""
-LINKS_S = 25.0
-"""Seconds of history before the links' rates are drawn."""
+CHANGE_LIMIT_S = 600.0  # For steps after a change, or for trials to end
+SETTLE_S = 1.0  # From a key to a picture: a redraw comes every quarter of a second
+LINKS_S = 25.0  # Seconds of history before the links' rates are drawn
 RICH_FONT, FONT = "font-size: 20px", "font-size: 20.264px"
 """Rich's, and the one at which DejaVu Sans Mono fills a cell exactly: lines and boxes then join."""
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -49,13 +45,10 @@ class Scene:
     name: str
     columns: int
     rows: int
-    keys: tuple[str, ...] = ()
-    """Pressed before the picture is taken."""
+    keys: tuple[str, ...] = ()  # Pressed before the picture is taken
     theme: str | None = None
-    links_s: float = 0.0
-    """Seconds of the GPUs' links that must be known first."""
-    until: Callable[[OverlaptopApp], bool] | None = None
-    """After the keys; None: at once."""
+    links_s: float = 0.0  # Seconds of the GPUs' links that must be known first
+    until: Callable[[OverlaptopApp], bool] | None = None  # After the keys; None: at once
     job: tuple[str, ...] = ("ddp",)
     """The workload and its options, or of the tutorial's script what to replace in it."""
 

@@ -196,8 +196,7 @@ EXPERT_PARALLEL = bundled(
 # Products that overlap with their own collectives
 
 
-METHODS = ("torch", "ring", "symmetric-memory", "transformer-engine")
-"""Of gemm_overlap."""
+METHODS = ("torch", "ring", "symmetric-memory", "transformer-engine")  # Of gemm_overlap
 
 
 def why_no_method(method: str, ranks: int, where: Defaults) -> str:
@@ -306,12 +305,9 @@ class Run(NamedTuple):
     """A workload or script to run with a fault."""
 
     path: str
-    words: list[str]
-    """Its options."""
-    device: str
-    """``auto``, ``cuda`` or ``cpu``."""
-    workload: Workload | None
-    """None if it is not bundled."""
+    words: list[str]  # Its options
+    device: str  # ``auto``, ``cuda`` or ``cpu``
+    workload: Workload | None  # None if it is not bundled
 
 
 def what_runs(options: argparse.Namespace) -> Run:

@@ -26,8 +26,7 @@ from overlaptop.workloads import job
 from overlaptop.workloads.options import OptionsError
 
 Group = dist.ProcessGroup
-Started: TypeAlias = tuple[Tensor, dist.Work | None]
-"""A tensor, and the Work that fills it."""
+Started: TypeAlias = tuple[Tensor, dist.Work | None]  # A tensor, and the Work that fills it
 
 
 class Way(ABC):

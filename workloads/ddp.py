@@ -82,8 +82,7 @@ class Reducer:
         self._hooks: list[RemovableHandle] = []
         self._pending: list[dist.Work | None] = []
         self._overlaps = overlaps
-        self.is_last_batch = True
-        """Whether the next backward pass completes the gradients."""
+        self.is_last_batch = True  # Whether the next backward pass completes the gradients
         for parameters in in_buckets(model, cap_mb):
             bucket = Bucket(parameters, group)
             self._buckets.append(bucket)

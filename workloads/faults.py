@@ -38,12 +38,9 @@ import overlaptop.agent
 from overlaptop.workloads.catalog import FAULTS, what_runs
 from overlaptop.workloads.options import OptionsError, complete
 
-PRODUCT = 4096
-"""Rows and columns of the matrices of ``compute`` on a GPU; a sixteenth on a CPU."""
-COLLECTION_NS = 50_000_000
-"""Longest single garbage collection; several make up a longer loss."""
-NICE_STEP = 1.25
-"""CPU share ratio of one step of niceness: sched_prio_to_weight in kernel/sched/core.c."""
+PRODUCT = 4096  # Rows and columns of the matrices of ``compute`` on a GPU; a sixteenth on a CPU
+COLLECTION_NS = 50_000_000  # Longest single garbage collection; several make up a longer loss
+NICE_STEP = 1.25  # CPU share ratio of one step of niceness: sched_prio_to_weight in kernel/sched/core.c
 MAX_NICE = 19
 COLLECTIVES = (
     "allreduce_", "allreduce_coalesced_", "alltoall_base_", "broadcast_", "_allgather_base_",
@@ -63,10 +60,8 @@ while os.getppid() == int(sys.argv[2]):
 class Cause:
     """Why a rank is late. This one sleeps, and so issues everything late."""
 
-    in_forward = True
-    """Whether time is lost in the middle of forward; otherwise before it."""
-    on_cpu = True
-    """Whether the training thread itself loses the time."""
+    in_forward = True  # Whether time is lost in the middle of forward; otherwise before it
+    on_cpu = True  # Whether the training thread itself loses the time
 
     def prepare(self, lose_ns: int) -> None:
         """Prepare to lose about this much at a time; called once."""
@@ -176,8 +171,7 @@ class Cpus(Cause):
         del lose_ns
 
 
-Moment = int | torch.cuda.Event
-"""Unix time in ns, or a moment on the GPU's timeline."""
+Moment = int | torch.cuda.Event  # Unix time in ns, or a moment on the GPU's timeline
 
 
 @dataclass(slots=True)
@@ -185,11 +179,9 @@ class Record:
     """One step of this rank."""
 
     step: int
-    began: Moment | None = None
-    """Start of the loss; None: nothing was lost, or time is lost continuously."""
+    began: Moment | None = None  # Start of the loss; None: nothing was lost, or time is lost continuously
     ended: Moment | None = None
-    arrived: Moment | None = None
-    """When the rank came to communicate; see `Injector.install`."""
+    arrived: Moment | None = None  # When the rank came to communicate; see `Injector.install`
 
 
 class Injector:
@@ -208,21 +200,15 @@ class Injector:
         # A CPU that runs ahead of its GPU would lose time without effect. A CPU that reads its loss in each
         # step does not run ahead.
         self._drains = self._on_gpu and cause is not None and cause.on_cpu
-        self._step = -1
-        """As the agent counts: from 0 at the first boundary."""
-        self._ended_ns: list[int] = []
-        """Ends of the untouched steps."""
-        self._lose_ns = 0
-        """Loss in each step; 0: steps are still untouched."""
-        self._owed = False
-        """Whether this step's loss is still to come."""
+        self._step = -1  # As the agent counts: from 0 at the first boundary
+        self._ended_ns: list[int] = []  # Ends of the untouched steps
+        self._lose_ns = 0  # Loss in each step; 0: steps are still untouched
+        self._owed = False  # Whether this step's loss is still to come
         self._has_modules = self._marks_steps = False
-        self._depth = 0
-        """Of modules' forward passes in each other."""
+        self._depth = 0  # Of modules' forward passes in each other
         self._optimizer: object = None
         self._file: Any = None
-        self._record: Record | None = None
-        """This step's record, until its first forward pass is over."""
+        self._record: Record | None = None  # This step's record, until its first forward pass is over
         self._unwritten: deque[Record] = deque()
         self._anchor: tuple[torch.cuda.Event, int] | None = None
         """A moment on the GPU's timeline, and its Unix time in ns."""

@@ -32,8 +32,7 @@ from overlaptop.workloads import collective_matmul, job
 from overlaptop.workloads.catalog import GEMM_OVERLAP, METHODS, is_installed, why_no_method
 from overlaptop.workloads.collective_matmul import Collectives, Group, Ring, SymmetricMemory, Way
 
-WARM_UP = 2
-"""Uncounted steps at the beginning of each method's turn."""
+WARM_UP = 2  # Uncounted steps at the beginning of each method's turn
 PRODUCTS = ("all-gather + product", "product + reduce-scatter")
 
 
@@ -41,14 +40,10 @@ PRODUCTS = ("all-gather + product", "product + reduce-scatter")
 class Work:
     """The operands of both products."""
 
-    rows: Tensor
-    """(M / ranks, K)"""
-    up: Tensor
-    """(K, N / ranks)"""
-    hidden: Tensor
-    """(M, N / ranks)"""
-    down: Tensor
-    """(N / ranks, K)"""
+    rows: Tensor  # (M / ranks, K)
+    up: Tensor  # (K, N / ranks)
+    hidden: Tensor  # (M, N / ranks)
+    down: Tensor  # (N / ranks, K)
 
     @property
     def tflop(self) -> float:
@@ -141,8 +136,7 @@ def method_called(name: str, work: Work, group: Group) -> Method:
     return by(Ring(group) if name == "ring" else SymmetricMemory(group), work)
 
 
-Times: TypeAlias = list[list[float]]
-"""Seconds between the moments of each step of one method."""
+Times: TypeAlias = list[list[float]]  # Seconds between the moments of each step of one method
 
 
 def medians_s(times: Times) -> list[float]:

@@ -48,8 +48,7 @@ class Place:
     rank: int
     world_size: int
     device: torch.device
-    shares_gpu: bool = False
-    """Whether this host has more ranks than GPUs."""
+    shares_gpu: bool = False  # Whether this host has more ranks than GPUs
 
     @property
     def defaults(self) -> Defaults:

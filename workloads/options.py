@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
-HEAD_WIDTH = 64
-"""Width of an attention head in the small GPT; the model's width is a multiple of it."""
+HEAD_WIDTH = 64  # Width of an attention head in the small GPT; the model's width is a multiple of it
 
 Value: TypeAlias = bool | int | float | str | None
 Defaults: TypeAlias = Literal["cuda", "shared", "cpu"]
@@ -102,10 +101,8 @@ def command(text: str) -> str:
 class Option:
     """One option of a workload. Without `kind` and `choices` it is a switch."""
 
-    flag: str
-    """Without dashes it is an optional positional argument."""
-    what: str
-    """Its effect, for a list."""
+    flag: str  # Without dashes it is an optional positional argument
+    what: str  # Its effect, for a list
     kind: Callable[[str], Path | int | float | str] | None = None
     """Parses the value, or raises argparse.ArgumentTypeError."""
     metavar: str = ""
@@ -113,14 +110,10 @@ class Option:
     default: Value = None
     """Value if the option is not given; None: no value. For a switch: False, or True for one that
     ``--no-...`` turns off."""
-    on_gpu: Value = None
-    """Replaces `default` on GPUs."""
-    on_shared: Value = None
-    """Replaces `on_gpu` if several ranks share a GPU."""
-    on_cpu: Value = None
-    """Replaces `default` on CPUs."""
-    dest: str = ""
-    """Name among the parsed options; empty: from the flag."""
+    on_gpu: Value = None  # Replaces `default` on GPUs
+    on_shared: Value = None  # Replaces `on_gpu` if several ranks share a GPU
+    on_cpu: Value = None  # Replaces `default` on CPUs
+    dest: str = ""  # Name among the parsed options; empty: from the flag
 
     @property
     def name(self) -> str:
@@ -244,10 +237,8 @@ class Workload:
     """A script that torchrun can start."""
 
     name: str
-    path: Path
-    """Absolute."""
-    summary: str
-    """One line for a list."""
+    path: Path  # Absolute
+    summary: str  # One line for a list
     options: tuple[Option, ...]
     fits: Fits = _fits_anywhere
 

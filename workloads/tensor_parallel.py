@@ -112,8 +112,7 @@ class Half:
     def __init__(self, tokens: Tensor, way: Way) -> None:
         self.tokens, self.way = tokens, way
         self.summing: dist.Work | None = None
-        self.gathering_gradient: list[Started] = []
-        """The gather in progress in backward, one at most."""
+        self.gathering_gradient: list[Started] = []  # The gather in progress in backward, one at most
         self._sum: Tensor | None = None
 
     def begin(self) -> None:

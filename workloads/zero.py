@@ -43,8 +43,7 @@ class Bucket:
         self._padding = [parameters[0].new_zeros(share * self._ranks - sum(sizes))]
         self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._padding)
         self._gradients = torch.zeros_like(self._weights) if keeps_gradients else None
-        self._reduced: Tensor | None = None
-        """Gradients being reduced; kept until the reduction is done."""
+        self._reduced: Tensor | None = None  # Gradients being reduced; kept until the reduction is done
         at = 0
         for parameter, size in zip(parameters, sizes, strict=True):
             parameter.data = self._weights[at : at + size].view_as(parameter)
@@ -98,8 +97,7 @@ class Zero:
 
     def __init__(self, model: nn.Module, options: argparse.Namespace, place: job.Place) -> None:
         self._overlaps = options.mode == "overlapped"
-        self._buckets: list[Bucket] = []
-        """In the order backward fills them."""
+        self._buckets: list[Bucket] = []  # In the order backward fills them
         self._arriving: list[Bucket] = []
         bucket_of: dict[nn.Parameter, Bucket] = {}
         for parameters in in_buckets(model, options.bucket_cap_mb):

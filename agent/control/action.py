@@ -13,8 +13,7 @@ from overlaptop.wire.knobs import Knob
 
 CAPTURED, TRANSITIONAL, TRIAL = "captured", "transitional", "trial"
 """Marks, named like the fields of StepTotals."""
-TRIAL_SWITCH = "trial, transitional"
-"""A trial's value, or the previous one, takes effect in this step."""
+TRIAL_SWITCH = "trial, transitional"  # A trial's value, or the previous one, takes effect in this step
 MAX_MARKS = 48
 
 
@@ -54,15 +53,12 @@ def brief(fault: BaseException) -> str:
 class Action(ABC):
     """A command's work on one rank, once all ranks have agreed on a step."""
 
-    acts: ClassVar[str]
-    """State to report from the agreed step on."""
+    acts: ClassVar[str]  # State to report from the agreed step on
     done: ClassVar[str]
     finishes: ClassVar[str] = ""
     """State to report while `finish` runs; empty: it is quick, and the last boundary ends the mark."""
-    together: ClassVar[bool] = False
-    """If only some ranks acted, ranks would wait for each other forever."""
-    mark: str = TRANSITIONAL
-    """The current step's mark in StepTotals; read after each `boundary`."""
+    together: ClassVar[bool] = False  # If only some ranks acted, ranks would wait for each other forever
+    mark: str = TRANSITIONAL  # The current step's mark in StepTotals; read after each `boundary`
 
     @abstractmethod
     def refusal(self) -> str:
@@ -170,8 +166,7 @@ class KnobTrial(Action):
         self._steps = steps
         self._is_set = False
         self._undoing: SettingAction | None = None
-        self._end: int | None = None
-        """The step at which the value is restored, once the trial has begun."""
+        self._end: int | None = None  # The step at which the value is restored, once the trial has begun
 
     def refusal(self) -> str:
         return self._setting.refusal()

@@ -21,8 +21,7 @@ from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.jobs.files import check_private, temporary_folder
 
 FOLDER = "overlaptop-captures"
-SETTLING_STEPS = 3
-"""Steps before the first requested one: the agreed step and two unnamed ones."""
+SETTLING_STEPS = 3  # Steps before the first requested one: the agreed step and two unnamed ones
 COMPRESSION = 6
 """gzip level: files shrink to a twentieth. A faster level saves little: saving JSON takes longer."""
 CHUNK_BYTES = 1 << 20

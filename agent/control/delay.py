@@ -14,10 +14,8 @@ from overlaptop.timeline.averages import median
 from overlaptop.wire import commands
 from overlaptop.wire.commands import HOST, PLACES, Command
 
-SPIN_NS = 150_000
-"""A sleep ends about 50 µs late, so the host spins for the last part."""
-CYCLES_PER_NS = 1.7
-"""Of a GPU's clock, until a first delay has been timed."""
+SPIN_NS = 150_000  # A sleep ends about 50 µs late, so the host spins for the last part
+CYCLES_PER_NS = 1.7  # Of a GPU's clock, until a first delay has been timed
 
 
 class HostDelay:

@@ -43,18 +43,14 @@ from overlaptop.wire.knobs import MAX_KNOBS, Knob, KnobFacts
 from overlaptop.wire.schema import Message
 
 NOT_ALLOWED = f"{commands.HOW_TO_ALLOW} commands"
-LATE_S = 10.0
-"""If a command took longer from the hub to this rank, its sender has given it up."""
+LATE_S = 10.0  # If a command took longer from the hub to this rank, its sender has given it up
 MAX_THREADS = 4
 """Threads of commands while the job's store does not answer. Beyond that, other ranks are not told of a
 refusal."""
-FINISH_S = 20.0
-"""Longest wait at the job's end for a trace that is being written."""
-GIVE_UP_S = 1.0
-"""Longest wait at the job's end for this rank's withdrawal to reach the others."""
+FINISH_S = 20.0  # Longest wait at the job's end for a trace that is being written
+GIVE_UP_S = 1.0  # Longest wait at the job's end for this rank's withdrawal to reach the others
 MAX_KNOWN = 64
-LOOK_S = 2.0
-"""Seconds between two checks for knobs that changed without a command."""
+LOOK_S = 2.0  # Seconds between two checks for knobs that changed without a command
 
 
 class LocalExecution:
@@ -62,8 +58,7 @@ class LocalExecution:
 
     def __init__(self, executor: "CommandExecutor", command: Command, action: Action) -> None:
         self.command = command
-        self.writes = False
-        """True once only its own thread has work left."""
+        self.writes = False  # True once only its own thread has work left
         self._executor = executor
         self._action = action
         self._commit: TwoPhaseCommit | None = None
@@ -71,8 +66,7 @@ class LocalExecution:
         self.armed_step = -1
         self._acted = threading.Event()
         self._acted_at = -1
-        self._marked = ""
-        """The mark of this rank's steps while it acts; empty: it has not acted yet."""
+        self._marked = ""  # The mark of this rank's steps while it acts; empty: it has not acted yet
         self._failure = ""
         self._withdrawn = ""
         self._job_ends = False

@@ -31,15 +31,11 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 ANSWER_TIMEOUT_S = 10.0
-PERIOD_S = 0.1
-"""Between two reads of the store."""
-RANKS_A_PERIOD = 256
-"""With more ranks each reads less often, so that the store's load stays the same."""
-NOTICE_S = 1.0
-"""Least time from plan to planned step, by the ranks' shortest recent step."""
+PERIOD_S = 0.1  # Between two reads of the store
+RANKS_A_PERIOD = 256  # With more ranks each reads less often, so that the store's load stays the same
+NOTICE_S = 1.0  # Least time from plan to planned step, by the ranks' shortest recent step
 LEAST_NOTICE_STEPS = 2
-RESOLVE_S = 5.0
-"""Longest wait of a training thread at the planned step for the decision."""
+RESOLVE_S = 5.0  # Longest wait of a training thread at the planned step for the decision
 RESOLVE_TOGETHER_S = 240.0
 """The same, for actions that hang the job if one rank does not act. A long wait is better, though always
 shorter than the timeout of the others' collectives (see `join_commit`)."""
@@ -60,32 +56,26 @@ class StepProgress:
 class Position:
     """A rank's progress in its joint work with other ranks, when some step began."""
 
-    group: str
-    """The group of these ranks; positions are compared within a group."""
-    text: str
-    """Must be equal on all of them: ``after 1,050 collectives``."""
+    group: str  # The group of these ranks; positions are compared within a group
+    text: str  # Must be equal on all of them: ``after 1,050 collectives``
 
 
-ANY_POSITION = Position("", "")
-"""For actions that need no common position."""
+ANY_POSITION = Position("", "")  # For actions that need no common position
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision that all ranks obey."""
 
-    step: int | None
-    """The step at whose beginning all ranks act; None: no rank acts."""
-    reason: str = ""
-    """Why no rank acts, with the number of the rank concerned."""
+    step: int | None  # The step at whose beginning all ranks act; None: no rank acts
+    reason: str = ""  # Why no rank acts, with the number of the rank concerned
 
 
 @dataclass
 class TwoPhaseCommit:
     """One rank's part in one commit. `run` runs on a separate thread."""
 
-    store: "Store"
-    """Used by this commit alone. No call waits for a key to appear."""
+    store: "Store"  # Used by this commit alone. No call waits for a key to appear.
     rank: int
     world_size: int
     pace: Callable[[], StepProgress]

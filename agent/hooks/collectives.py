@@ -27,8 +27,7 @@ from overlaptop.wire.messages import IssuedCall
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
-MAX_GROUPS = 1024
-"""Groups whose location (on this node or not) is remembered."""
+MAX_GROUPS = 1024  # Groups whose location (on this node or not) is remembered
 POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 """Ops on lists of tensors. If sizes differ, NCCL runs one broadcast or reduce per tensor."""
@@ -242,8 +241,7 @@ class _CollectiveNumbers:
     """
 
     def __init__(self) -> None:
-        self._taken_off: Counter[str] = Counter()
-        """By the name of a gloo group."""
+        self._taken_off: Counter[str] = Counter()  # By the name of a gloo group
 
     def begin(self, groups: Iterable[Any]) -> None:
         """Called as the hooks go in: at the same point of the script on all ranks, between two steps."""

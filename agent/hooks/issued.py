@@ -10,8 +10,7 @@ class IssuedCalls:
     """`note` runs on the job's threads, everything else on the agent's."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """Collectives and point-to-point operations issued so far."""
+        self.count = 0  # Collectives and point-to-point operations issued so far
         self._last: dict[tuple[str, str], deque[tuple[str, int | None, int]]] = {}
 
     def note(self, group: str, device_type: str, op: str, size_bytes: int | None) -> None:

@@ -61,8 +61,7 @@ def _backends(group: Any) -> list[Any]:
     return found
 
 
-REMEMBERED_STEPS = 4096
-"""Several seconds of very short steps."""
+REMEMBERED_STEPS = 4096  # Several seconds of very short steps
 
 
 class SequenceNumbers:

@@ -16,10 +16,8 @@ class ProfilerWatch:
         free.
         """
         self._on_change = on_change
-        self.running = False
-        """Whether torch.profiler runs or warms up."""
-        self.job_profiles = False
-        """Whether it does so for the job itself."""
+        self.running = False  # Whether torch.profiler runs or warms up
+        self.job_profiles = False  # Whether it does so for the job itself
         self.yield_to_job: Callable[[], None] | None = None
         """Called before the job's own profiler begins, so that ours ends first."""
         self._our_thread = 0

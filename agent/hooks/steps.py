@@ -33,8 +33,7 @@ PROFILER_SIGN = "a step is one of torch.profiler's"
 BACKWARD_SIGN = (
     "no torch.optim.Optimizer: a step is a backward pass; overlaptop.agent.step() marks your own"
 )
-LEAST_PASSES = 8
-"""Backward passes without an optimizer that make a training loop, not a single test run."""
+LEAST_PASSES = 8  # Backward passes without an optimizer that make a training loop, not a single test run
 OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename
 
 
@@ -58,8 +57,7 @@ class StepHooks:
         self._stepped = 0
         self._optimizer_exists = False
         self._backward_passes = 0
-        self.sign = ""
-        """What ends a step, in words, if neither an optimizer nor the script does."""
+        self.sign = ""  # What ends a step, in words, if neither an optimizer nor the script does
         guarded, at_boundaries = barrier.guarded, partial(barrier.guarded, at_boundaries=True)
         self._before_optimizer = at_boundaries("the optimizer hook, before", self._on_optimizer_begin)
         self._after_optimizer = at_boundaries("the optimizer hook, after", self._on_optimizer_end)

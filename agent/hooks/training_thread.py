@@ -17,36 +17,28 @@ from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text, text_if_any
 
 TASKS = Path("/proc/self/task")
-MAX_STEPS = 4096
-"""Steps kept until they are taken; beyond that the oldest are dropped."""
-MAX_SAMPLES = 1024
-"""Samples of the thread's wait for a CPU; about ten a second."""
+MAX_STEPS = 4096  # Steps kept until they are taken; beyond that the oldest are dropped
+MAX_SAMPLES = 1024  # Samples of the thread's wait for a CPU; about ten a second
 BACKWARD_THREADS = "pt_autograd_"
 """Name prefix of torch's threads that run the backward pass, one for each GPU. The training thread waits
 for them."""
-ASLEEP = ("S", "D")
-"""Kernel states: interruptible sleep, and uninterruptible I/O."""
-SEARCH_SAMPLES = 50
-"""Samples between two searches for backward threads, until they exist."""
+ASLEEP = ("S", "D")  # Kernel states: interruptible sleep, and uninterruptible I/O
+SEARCH_SAMPLES = 50  # Samples between two searches for backward threads, until they exist
 
 
 class ThreadTimes(NamedTuple):
     """Times of one step."""
 
     cpu_ns: int
-    loading_ns: int
-    """Time in a DataLoader's ``next``."""
-    full_collections: int
-    """Garbage collections of the oldest generation."""
-    delayed_ns: int | None
-    """Time in which it or a backward thread waited for a CPU; None if not known."""
+    loading_ns: int  # Time in a DataLoader's ``next``
+    full_collections: int  # Garbage collections of the oldest generation
+    delayed_ns: int | None  # Time in which it or a backward thread waited for a CPU; None if not known
 
 
 class _Boundary(NamedTuple):
     """Totals of the thread when a step began."""
 
-    at_ns: int
-    """Unix time. The step's own begin may be the GPU's, which is behind."""
+    at_ns: int  # Unix time. The step's own begin may be the GPU's, which is behind.
     cpu_ns: int
     loading_ns: int
     full_collections: int

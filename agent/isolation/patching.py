@@ -65,8 +65,7 @@ def own_handle_numbers() -> Iterator[None]:
         _handle_number, RemovableHandle.next_id = RemovableHandle.next_id, job_number
 
 
-_handle_number = -(1 << 30)
-"""The agent's next hook number."""
+_handle_number = -(1 << 30)  # The agent's next hook number
 
 
 def uncompiled(function: F) -> F:

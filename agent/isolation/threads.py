@@ -42,8 +42,7 @@ class Thread:
         """Raises RuntimeError if no thread can be started."""
         self._run = run
         self._ended = threading.Event()
-        self.native_id: int | None = None
-        """The kernel's thread id, once the thread runs."""
+        self.native_id: int | None = None  # The kernel's thread id, once the thread runs
         signals_blocked(lambda: _thread.start_new_thread(self._main, ()))
 
     @property

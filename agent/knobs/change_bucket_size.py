@@ -43,10 +43,8 @@ class BucketCaps:
     """A model's bucket size, as torch stores it."""
 
     bytes_cap: int
-    by_default: bool
-    """True if the script named no size: torch then makes the first bucket smaller."""
-    config: Any
-    """torch's own record of the sizes since 2.13; None before."""
+    by_default: bool  # True if the script named no size: torch then makes the first bucket smaller
+    config: Any  # torch's own record of the sizes since 2.13; None before
 
     @classmethod
     def of(cls, model: Any) -> "BucketCaps":
@@ -68,8 +66,7 @@ class KnownModel:
     """A model that the script made."""
 
     model: weakref.ref[Any]
-    trained: tuple[weakref.ref[Any], ...]
-    """The parameters at the time the reducer was made."""
+    trained: tuple[weakref.ref[Any], ...]  # The parameters at the time the reducer was made
     made_with: BucketCaps
 
 

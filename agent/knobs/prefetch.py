@@ -20,12 +20,9 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import note_calls, transparent, when_imported
 from overlaptop.wire.knobs import PREFETCH, Knob
 
-MOST_DEPTH = 16
-"""A greater depth hides nothing more and takes more memory."""
-OWN_WAY = {"forward": "none ahead", "backward": "one ahead"}
-"""FSDP2's default."""
-OWN_LISTS = "own lists"
-"""Shown if the script's lists match no depth."""
+MOST_DEPTH = 16  # A greater depth hides nothing more and takes more memory
+OWN_WAY = {"forward": "none ahead", "backward": "one ahead"}  # FSDP2's default
+OWN_LISTS = "own lists"  # Shown if the script's lists match no depth
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 WATCHED = {"forward": "_root_pre_forward", "backward": "_register_pre_backward_hook"}

@@ -196,8 +196,7 @@ class ScriptKnobAction(SettingAction):
         return ScriptKnobAction(self._knobs, self._knob, self._before)
 
 
-DECLARED = ScriptKnobs()
-"""The knobs of this process: a script declares them with or without an agent."""
+DECLARED = ScriptKnobs()  # The knobs of this process: a script declares them with or without an agent
 
 
 def _allowed(

@@ -30,13 +30,10 @@ from overlaptop.wire.messages import (
 Timed = TypeVar("Timed", CollectiveSpan, PhaseSpan)
 
 UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakdown))
-MAX_SEGMENTS = 512
-"""Segments sent for one lane; a terminal has fewer cells."""
+MAX_SEGMENTS = 512  # Segments sent for one lane; a terminal has fewer cells
 MAX_COLLECTIVES = 1024
-MAX_DETAILS = 4
-"""Details sent at once when several measured steps arrive together."""
-MAX_MEMBERS = 64
-"""Larger groups are sent without their members: a dashboard never compares more ranks."""
+MAX_DETAILS = 4  # Details sent at once when several measured steps arrive together
+MAX_MEMBERS = 64  # Larger groups are sent without their members: a dashboard never compares more ranks
 
 
 class StepReports:
@@ -45,10 +42,8 @@ class StepReports:
     def __init__(self, recent_ns: deque[int]) -> None:
         """``recent_ns`` gets the length of each undisturbed step."""
         self._recent_ns = recent_ns
-        self._details_due = 0
-        """Steps whose detail may be sent now. It grows by one each round."""
-        self._comparisons = 0
-        """Comparisons of the cost meter when the cost was sent last."""
+        self._details_due = 0  # Steps whose detail may be sent now. It grows by one each round.
+        self._comparisons = 0  # Comparisons of the cost meter when the cost was sent last
 
     def send(
         self,

@@ -45,13 +45,10 @@ class Sender:
     def __init__(self, place: RankPlacement, script: str, recording: Sequence[str] = ()) -> None:
         """``recording``: the hub's options for its recording of the job; empty: there is none."""
         self.place = place
-        self.dropped = 0
-        """Messages dropped since the start: they did not fit, or could not be encoded."""
-        self.wanted = Watch(detail=False)
-        """Requests of the dashboards: this rank's timeline, a burst."""
+        self.dropped = 0  # Messages dropped since the start: they did not fit, or could not be encoded
+        self.wanted = Watch(detail=False)  # Requests of the dashboards: this rank's timeline, a burst
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
-        self.gathered: Gathered | None = None
-        """The hub's last answer to Gather."""
+        self.gathered: Gathered | None = None  # The hub's last answer to Gather
         self.connections = 0
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By message type: the newest state and its frame; the frame is empty if encoding failed."""

@@ -13,12 +13,10 @@ from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
-Timestamp = TypeVar("Timestamp")
-"""ns on the host's clock, or a CUDA event."""
+Timestamp = TypeVar("Timestamp")  # ns on the host's clock, or a CUDA event
 Other = TypeVar("Other")
 
-MAX_MARKS = 4096
-"""Most collectives, and most waits, of a step; a step with more has no lanes."""
+MAX_MARKS = 4096  # Most collectives, and most waits, of a step; a step with more has no lanes
 
 
 @dataclass(slots=True)
@@ -32,8 +30,7 @@ class RecordedCollective(Generic[Timestamp]):
     """Calls with one key run one after another in the order of issue; None: no known order."""
     on_compute: bool = False
     """True if it ran on the compute stream itself, which did nothing else meanwhile."""
-    lost: bool = False
-    """True if its end could not be seen; `end` is then meaningless."""
+    lost: bool = False  # True if its end could not be seen; `end` is then meaningless
 
 
 @dataclass(slots=True)
@@ -41,17 +38,14 @@ class RecordedStep(Generic[Timestamp]):
     """One step. Its lists only grow, so hooks on several threads need no lock."""
 
     step: int
-    detailed: bool
-    """True if its collectives and waits are recorded."""
+    detailed: bool  # True if its collectives and waits are recorded
     begin: Timestamp
-    begin_host_ns: int = 0
-    """Unix time in ns at which the host set `begin`."""
+    begin_host_ns: int = 0  # Unix time in ns at which the host set `begin`
     end: Timestamp | None = None
     edges: list[tuple[Edge, Timestamp]] = field(default_factory=list)
     collectives: list[RecordedCollective[Timestamp]] = field(default_factory=list)
     waits: list[tuple[Timestamp, Timestamp, Wait]] = field(default_factory=list)
-    collective_count: int | None = 0
-    """None if collectives are not counted."""
+    collective_count: int | None = 0  # None if collectives are not counted
     invalid: bool = False
     """True if a part could not be measured. The lane totals would be wrong, so they are left out."""
 

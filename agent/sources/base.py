@@ -27,8 +27,7 @@ class Edge(StrEnum):
 class Wait(StrEnum):
     """Contents of a bracketed wait."""
 
-    PURE = "pure"
-    """Only waiting."""
+    PURE = "pure"  # Only waiting
     MIXED = "mixed"
     """Waiting and work: DDP's end of backward also copies buckets back to gradients. Only the part that
     overlaps communication counts as stall."""
@@ -39,34 +38,26 @@ class CollectiveCall:
     """A collective as issued."""
 
     op: str
-    bytes: int | None
-    """None if only the kernel's name is known."""
+    bytes: int | None  # None if only the kernel's name is known
     group: str
-    is_async: bool
-    """True if it ran, or may have run, beside the compute stream."""
-    backend: str
-    """``nccl``, ``gloo``: the backend for this device."""
+    is_async: bool  # True if it ran, or may have run, beside the compute stream
+    backend: str  # ``nccl``, ``gloo``: the backend for this device
     device_type: str
     device_index: int
-    peer: int | None = None
-    """Other rank of a point-to-point operation, as its group numbers it."""
+    peer: int | None = None  # Other rank of a point-to-point operation, as its group numbers it
     coalesced: bool = False
     """Several operations in one launch. NCCL's Work then has no future: asking for it ends the process."""
-    link: LinkBytes | None = None
-    """Bytes this rank sends and receives; None if unknown."""
+    link: LinkBytes | None = None  # Bytes this rank sends and receives; None if unknown
     sequence: int | None = None
     """Number of the collective in its group, alike on all ranks of the group. None for point-to-point
     operations and if unknown."""
-    sends_to: int | None = None
-    """A send's target as a global rank; None: unknown, several, or no send."""
+    sends_to: int | None = None  # A send's target as a global rank; None: unknown, several, or no send
     receives_from: int | None = None
     """A receive's source as a global rank. A launch of several operations may have both."""
     issued_ns: int = 0
     """Time of issue on the system's clock. This and the next two are from the flight recorder."""
-    kernels: tuple[str, ...] = ()
-    """Kinds of kernels it may run, in NCCL's names."""
-    several: bool = False
-    """Several operations in one launch: one or more kernels."""
+    kernels: tuple[str, ...] = ()  # Kinds of kernels it may run, in NCCL's names
+    several: bool = False  # Several operations in one launch: one or more kernels
 
     def span(self, start_ns: int, end_ns: int) -> CollectiveSpan:
         """Return the collective's span, in Unix ns on the rank's timeline."""
@@ -90,8 +81,7 @@ class StepSpans:
     start_ns: int
     end_ns: int
     phases: tuple[PhaseSpan, ...]
-    collective_count: int | None
-    """None if collectives are not counted."""
+    collective_count: int | None  # None if collectives are not counted
     detailed: bool = False
     """False: only steps and phases were measured, and the spans below are empty and meaningless."""
     compute: Spans = field(default_factory=empty)
@@ -101,21 +91,16 @@ class StepSpans:
     """Kernels that compute and communicate; the other lanes exclude these times."""
     stall: Spans = field(default_factory=empty)
     collectives: tuple[CollectiveSpan, ...] = ()
-    link: LinkBytes | None = None
-    """Bytes this rank sends and receives; None if unknown."""
-    named: bool = True
-    """False if this step's collectives were not looked up."""
-    launch_lead_ns: int | None = None
-    """GPU time of the step's end minus the host time of its launch."""
-    least_lead_ns: int | None = None
-    """Smallest lead of the host over the GPU at the marks of the step."""
+    link: LinkBytes | None = None  # Bytes this rank sends and receives; None if unknown
+    named: bool = True  # False if this step's collectives were not looked up
+    launch_lead_ns: int | None = None  # GPU time of the step's end minus the host time of its launch
+    least_lead_ns: int | None = None  # Smallest lead of the host over the GPU at the marks of the step
     host_ns: int | None = None
     """Time between the launches of the step's bounds less the host's synchronisations. None: not known, or
     something else blocked the host."""
     comm_kernels_ns: int | None = None
     """Total duration of NCCL's kernels, if they were joined to collectives."""
-    matched_ns: int | None = None
-    """Part of `comm_kernels_ns` whose collective is known."""
+    matched_ns: int | None = None  # Part of `comm_kernels_ns` whose collective is known
 
 
 class Source(Protocol):
@@ -125,18 +110,12 @@ class Source(Protocol):
     calls must return at once and never wait for the device.
     """
 
-    name: str
-    """One of wire.messages.SOURCES."""
-    reason: str
-    """Why this source was chosen, or what it leaves out, for the screen."""
-    compute_exact: bool
-    """False if compute is an upper bound: the step minus its known waits."""
-    remarks: deque[str]
-    """Warnings about the figures, each once; the reader removes them."""
-    schedule: Schedule
-    """Chooses the steps measured in detail, and knows their cost."""
-    gave_up: str
-    """Why this source cannot measure any longer and another must take over; empty while it can."""
+    name: str  # One of wire.messages.SOURCES
+    reason: str  # Why this source was chosen, or what it leaves out, for the screen
+    compute_exact: bool  # False if compute is an upper bound: the step minus its known waits
+    remarks: deque[str]  # Warnings about the figures, each once; the reader removes them
+    schedule: Schedule  # Chooses the steps measured in detail, and knows their cost
+    gave_up: str  # Why this source cannot measure any longer and another must take over; empty while it can
 
     @property
     def detail_every(self) -> int:

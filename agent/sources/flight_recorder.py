@@ -62,8 +62,7 @@ class FlightRecorder:
                 raise
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
-        self.was_short = False
-        """True if the last read did not go back far enough, and never will again."""
+        self.was_short = False  # True if the last read did not go back far enough, and never will again
 
     def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveCall] | None:
         """Return the launches since `from_unix_ns`, oldest first; None if the log no longer goes back that

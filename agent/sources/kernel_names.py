@@ -23,8 +23,7 @@ _MANGLED = re.compile(r"_Z(\d+)")
 class KernelName:
     """A kernel's name, and its lane and collective."""
 
-    text: str
-    """Without its arguments."""
+    text: str  # Without its arguments
     lane: Lane
     nccl: str | None
     """Collective in NCCL's names: ``AllReduce``, ``SendRecv``, ``Generic``; None for other kernels."""

@@ -32,13 +32,11 @@ from overlaptop.timeline import coherence, spans
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
 from overlaptop.timeline.overlap import MUCH_IDLE, WHOLE_STEP, stalls
 
-MARK_WORDS = 3
-"""Words of 4 bytes that a mark's memset writes."""
+MARK_WORDS = 3  # Words of 4 bytes that a mark's memset writes
 
 HIDING_LEAD_NS = 5_000_000
 """With such a lead the host may wait for the GIL: another thread may hold it this long."""
-OWN_GAP_NS = 2_000
-"""The GPU's own gaps between launched kernels are shorter."""
+OWN_GAP_NS = 2_000  # The GPU's own gaps between launched kernels are shorter
 
 FULL_QUEUE = 900
 """With as many launches waiting the host may be blocked by the next one: a queue holds some 1,000."""
@@ -58,32 +56,23 @@ _KIND_NAMES: dict[int, tuple[Kind, str]] = {
 class StreamMark:
     """A mark as the host set it."""
 
-    value: int
-    """The value that the memset writes, unique for each mark."""
-    step: int
-    """The step that begins with this mark, or contains this edge."""
-    edge: Edge | None
-    """None: the beginning of the step, and the end of the one before."""
-    host_ns: int
-    """Just before the launch, on the agent's clock."""
-    unix_ns: int
-    """The same moment on the system's clock, which the flight recorder uses."""
+    value: int  # The value that the memset writes, unique for each mark
+    step: int  # The step that begins with this mark, or contains this edge
+    edge: Edge | None  # None: the beginning of the step, and the end of the one before
+    host_ns: int  # Just before the launch, on the agent's clock
+    unix_ns: int  # The same moment on the system's clock, which the flight recorder uses
 
 
 class NcclKernel(NamedTuple):
     """An NCCL kernel; times in ns on the agent's clock."""
 
     name: str
-    collective: str
-    """In NCCL's names: ``AllReduce``, ``SendRecv``, ``Generic``."""
+    collective: str  # In NCCL's names: ``AllReduce``, ``SendRecv``, ``Generic``
     start_ns: int
     end_ns: int
-    beside_compute: bool
-    """True if it ran on another stream than the marks."""
-    replayed: bool
-    """True if launched by a CUDA graph, whose collectives are not logged."""
-    stream: int = 0
-    """CUPTI's number of its stream."""
+    beside_compute: bool  # True if it ran on another stream than the marks
+    replayed: bool  # True if launched by a CUDA graph, whose collectives are not logged
+    stream: int = 0  # CUPTI's number of its stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +305,7 @@ def _since(launches: NDArray[np.uint32], first: np.uint32) -> NDArray[np.int32]:
     return (launches - first).astype(np.int32)
 
 
-CLOCK_SLACK_NS = 1_000_000
-"""CUPTI aligns the GPU's clock with the host's to some tens of microseconds."""
+CLOCK_SLACK_NS = 1_000_000  # CUPTI aligns the GPU's clock with the host's to some tens of microseconds
 
 
 def fault_in(before: StreamMark, after: StreamMark, activities: Activities, clock_offset_ns: int) -> str:

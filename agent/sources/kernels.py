@@ -43,13 +43,11 @@ DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 PAUSE_S, PAUSE_TIMES = 5.0, 4
 """A step longer than both (seconds, and times the previous step) ends the window: the job is doing
 something else. It does not count while the GPU is still at earlier steps."""
-MAX_OVERFLOWS = 3
-"""Consecutive windows with more records than can be kept: one may hold an evaluation."""
+MAX_OVERFLOWS = 3  # Consecutive windows with more records than can be kept: one may hold an evaluation
 COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
 """Cost of tracing a step, for any job and for launch-bound jobs. In the latter each launch is slower, and
 nothing hides that (benchmarks/README.md)."""
-CHECKS = 3
-"""Tries of the self-check."""
+CHECKS = 3  # Tries of the self-check
 MAX_BOUNDS = 256
 BOUND_PERIOD_NS = 250_000_000
 """Longest time between two notes of the GPU's time, so that a changed step length is soon seen."""
@@ -63,8 +61,7 @@ TAKEN_OVER = "another user of CUPTI in this process takes its records"
 class _State(Enum):
     IDLE = auto()
     TRACING = auto()
-    DRAINING = auto()
-    """CUPTI still has buffers of a window or of the self-check."""
+    DRAINING = auto()  # CUPTI still has buffers of a window or of the self-check
 
 
 class KernelsSource:
@@ -95,13 +92,11 @@ class KernelsSource:
         self._boundaries: deque[tuple[int, int, bool | None]] = deque()
         """Steps begun and not reported, with the host's time, and `_worked` at that time or None if the
         source was paused."""
-        self._worked = False
-        """Whether it was tracing or reading when the last step began."""
+        self._worked = False  # Whether it was tracing or reading when the last step began
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
         """CUDA events at the beginning of steps at which the source begins or ends its work, or
         BOUND_PERIOD_NS after the last one."""
-        self._bound_ns = 0
-        """Host time of the last of these."""
+        self._bound_ns = 0  # Host time of the last of these
         self._unnoted: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
         """Finished steps to pass to the schedule: number, ns by the host's clock, and whether the source
         worked in it."""
@@ -116,10 +111,8 @@ class KernelsSource:
         self._checked = False
         self._captures = GraphCaptureWatch()
         self._lead_ns = 0
-        self._overflowed = 0
-        """Steps that were not taken in time."""
-        self._overflows = 0
-        """Consecutive windows with too many records."""
+        self._overflowed = 0  # Steps that were not taken in time
+        self._overflows = 0  # Consecutive windows with too many records
 
     @property
     def detail_every(self) -> int:

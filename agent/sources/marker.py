@@ -9,8 +9,7 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 
-_TAG = 0xA7 << 24
-"""Upper byte of each mark's value; the lower three bytes count."""
+_TAG = 0xA7 << 24  # Upper byte of each mark's value; the lower three bytes count
 _COUNT_MASK = (1 << 24) - 1
 
 

@@ -22,13 +22,11 @@ from overlaptop.wire.messages import IssuedCall
 
 PERIOD_S, SHARE = 20.0, 0.005
 """Shortest time between two look-ups, and the largest share of time for them: 2,000 entries take 20 ms."""
-WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
-"""The same while a dashboard shows this rank's timeline."""
+WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01  # The same while a dashboard shows this rank's timeline
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Reads of steps that repeat no known one are counted: reads 1, 2, 4, 8 ... up to the first number are
 looked up at once. Counting restarts when a setting changes, or this long after the last early look-up."""
-REPEATS = 4
-"""Steps before a looked-up one that must have issued the same collectives."""
+REPEATS = 4  # Steps before a looked-up one that must have issued the same collectives
 SHORT = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
 SELDOM_NAMED = "collectives have names in few steps: set TORCH_FR_BUFFER_SIZE={}"
 
@@ -41,12 +39,9 @@ class CollectiveNaming:
         self._repeated = RepeatedStep()
         self._recorder: FlightRecorder | None = None
         self._refusal = self._seldom = ""
-        self._short = False
-        """Whether the last look-up came too late for steps that repeat no known one."""
-        self._changed_step = 0
-        """Settings may differ from this step on. Set on the job's thread."""
-        self._read_step, self._took_s = -1, 0.0
-        """First step of the last look-up, and its duration."""
+        self._short = False  # Whether the last look-up came too late for steps that repeat no known one
+        self._changed_step = 0  # Settings may differ from this step on. Set on the job's thread.
+        self._read_step, self._took_s = -1, 0.0  # First step of the last look-up, and its duration
         self._unknown_reads, self._early_s = 0, 0.0
         """Reads of steps that repeat no known one, and the time of the last early look-up."""
         try:

@@ -13,8 +13,7 @@ from overlaptop.timeline.averages import median, sigma
 
 MIN_COMPARISONS, MAX_COMPARISONS = 4, 64
 MAX_NEIGHBOURS = 32  # unmeasured steps on each side
-OUTLIER_SIGMAS, LEAST_SLACK = 5.0, 0.1
-"""Values farther from the median than both limits are clipped."""
+OUTLIER_SIGMAS, LEAST_SLACK = 5.0, 0.1  # Values farther from the median than both limits are clipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,33 +13,26 @@ from overlaptop.agent.sources.own_cost import CostMeter, Estimate
 from overlaptop.timeline.averages import median, sigma
 from overlaptop.wire.joining import Watch
 
-BUDGET = 0.01
-"""Share of the job's time that measuring may cost while a dashboard watches the rank."""
-IDLE_PART = 0.1
-"""Part of the budget while no dashboard watches."""
+BUDGET = 0.01  # Share of the job's time that measuring may cost while a dashboard watches the rank
+IDLE_PART = 0.1  # Part of the budget while no dashboard watches
 ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
 """The trickle stops while debt exceeds a minute's budget. On a watched rank the debt is limited, so that it
 stops for a few seconds at most."""
 BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
 MOST_CREDIT = 2
 """Bursts that may follow directly on one another: a viewer's, and one for a change soon after."""
-BLOCK_S, LEAST_BLOCK_STEPS = 0.25, 4
-"""Shortest block of a burst. Records are read in unmeasured blocks."""
-MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
-"""A burst ends early when it has cost more than both."""
-ALL = 0.9
-"""Changes are detected by untouched steps, unless more than this share is touched."""
+BLOCK_S, LEAST_BLOCK_STEPS = 0.25, 4  # Shortest block of a burst. Records are read in unmeasured blocks.
+MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3  # A burst ends early when it has cost more than both
+ALL = 0.9  # Changes are detected by untouched steps, unless more than this share is touched
 WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first steps take longer anyway."""
 CYCLES_STEPS = tuple(2**doublings for doublings in range(15))
 GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
 """Fractional parts of multiples of the golden ratio spread more evenly than those of any other number."""
-WANTED_S = 10.0
-"""Time a requested burst stays due: after that the trickle has shown the same."""
+WANTED_S = 10.0  # Time a requested burst stays due: after that the trickle has shown the same
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
 """The job has changed when this many steps in a row differ from the median by more than both."""
-REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
-"""Steps of that median, and steps between two updates of it."""
+REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8  # Steps of that median, and steps between two updates of it
 
 
 def spread(step: int) -> int:
@@ -65,22 +58,18 @@ class Schedule:
         """
         self.cost = CostMeter()
         self.prior = prior
-        self.touched_share = 0.0
-        """Share of the last minute's steps that the source worked in."""
+        self.touched_share = 0.0  # Share of the last minute's steps that the source worked in
         self._followed = Watch(detail=False)
         self._every, self._lead_steps = every, lead_steps
         self._budget, self._is_paced = budget or BUDGET, budget is None
         self._burst, self._block_steps = range(0), 1
-        self._cycle: int | None = None
-        """Steps of which the trickle measures one; None: still warming up."""
+        self._cycle: int | None = None  # Steps of which the trickle measures one; None: still warming up
         self._asked, self._wanted_s = False, -math.inf
         """Whether a burst was requested since the last step, and when one was wanted last."""
-        self._credit = float(MOST_CREDIT)
-        """Bursts that may begin; it grows by one every BURST_PERIOD_S."""
+        self._credit = float(MOST_CREDIT)  # Bursts that may begin; it grows by one every BURST_PERIOD_S
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
         """Steps in a row that the source works in: now, and on average for one measured step."""
-        self._noted_steps = self._decided = 0
-        """Steps noted, and the newest step passed to `measures`."""
+        self._noted_steps = self._decided = 0  # Steps noted, and the newest step passed to `measures`
         self._now_s = self._debt_s = self._lost_s = 0.0
         self._chosen_s, self._cost_share = 0.0, prior.share
         self._is_stopped = False

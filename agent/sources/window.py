@@ -23,8 +23,7 @@ from overlaptop.timeline.lanes import LaneRules
 LEAD_STEPS = 1
 """Steps traced before the first measured one. Work launched before tracing began is not seen. A step later
 it is over, except for collectives that nobody waits for before the next step."""
-MAX_PENDING = 1_000_000
-"""Records of steps that have not ended, 56 bytes each."""
+MAX_PENDING = 1_000_000  # Records of steps that have not ended, 56 bytes each
 
 
 class Window:
@@ -35,8 +34,7 @@ class Window:
 
         `measures(step)`: whether to measure a step.
         """
-        self.pending: deque[int] = deque()
-        """Measured steps begun and not read."""
+        self.pending: deque[int] = deque()  # Measured steps begun and not read
         self.finished = threading.Event()
         """Set when no current or near step is to be measured, or the window is broken."""
         self.broken = False

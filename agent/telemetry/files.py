@@ -9,8 +9,7 @@ from pathlib import Path
 
 MAX_FILE_BYTES = 64 << 10
 MAX_ENTRIES = 4096
-MAX_NUMBER = 1 << 16
-"""Above the kernel's own limits of 8,192 CPUs and 1,024 nodes."""
+MAX_NUMBER = 1 << 16  # Above the kernel's own limits of 8,192 CPUs and 1,024 nodes
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 

@@ -37,8 +37,7 @@ _PCIE_LANES = {
 }
 """By generation: transfers per second, and the line code as payload bits of total bits."""
 
-_NODE_SET_WORDS = 16
-"""Words of 64 nodes: the kernel supports 1,024 nodes at most."""
+_NODE_SET_WORDS = 16  # Words of 64 nodes: the kernel supports 1,024 nodes at most
 
 _NVLINKS = {
     (6, 0): ("1.0", 20_000_000_000),

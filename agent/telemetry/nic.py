@@ -12,10 +12,8 @@ from overlaptop.agent.telemetry.nvml import NOT_YET
 from overlaptop.agent.telemetry.topology import MAX_PORTS
 from overlaptop.wire.devices import DeviceSample, NicErrors, Unknown
 
-WORD_BYTES = 4
-"""InfiniBand counts data in words."""
-_STOPPED = (1 << 32) - 1
-"""InfiniBand's counters of 32 bits stop here."""
+WORD_BYTES = 4  # InfiniBand counts data in words
+_STOPPED = (1 << 32) - 1  # InfiniBand's counters of 32 bits stop here
 _PORT_ERRORS = (
     "counters/symbol_error",
     "counters/link_error_recovery",
@@ -37,8 +35,7 @@ _ETHERNET_ERRORS = (
     "carrier_down_count",
 )
 
-_Counters = Sequence[tuple[Path, int]]
-"""Files, and the bytes of one count."""
+_Counters = Sequence[tuple[Path, int]]  # Files, and the bytes of one count
 
 
 class NicMonitor:
@@ -58,8 +55,7 @@ class NicMonitor:
             ]
             for way, of_port in (("rx", "port_rcv_data"), ("tx", "port_xmit_data"))
         }
-        self._last: dict[str, tuple[int, int]] = {}
-        """By direction: bytes, and monotonic time in ns."""
+        self._last: dict[str, tuple[int, int]] = {}  # By direction: bytes, and monotonic time in ns
         errors = [port / each for port in ports for each in _PORT_ERRORS]
         errors = errors or [interface / each for interface in interfaces for each in _ETHERNET_ERRORS]
         counts = {path: read_int(path) for path in errors}

@@ -23,8 +23,7 @@ from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
 MAX_THREADS = 256
-THREADS_AT_A_TIME = 32
-"""Each costs about 10 us of CPU time, and three waits for the GIL of at most 5 ms."""
+THREADS_AT_A_TIME = 32  # Each costs about 10 us of CPU time, and three waits for the GIL of at most 5 ms
 MAX_STAT_BYTES = 4096
 HEAD_BYTES = 256
 """Covers the program's own mappings. The heap follows, for which the kernel takes 10 ms per GiB."""
@@ -44,10 +43,8 @@ TORCHRUN = "torchrun --numa-binding=node (needs torch 2.9 and numactl)"
 class GpuPlace:
     """The place of a rank's GPU, by NVML."""
 
-    pci_bus_id: str
-    """``0000:1b:00.0``."""
-    memory_affinity: tuple[int, ...] = ()
-    """Nodes whose memory is next to the GPU; empty: NVML does not say."""
+    pci_bus_id: str  # ``0000:1b:00.0``
+    memory_affinity: tuple[int, ...] = ()  # Nodes whose memory is next to the GPU; empty: NVML does not say
     memory_node: int | None = None
     """Node of the GPU's own memory (Grace-Hopper), not of the CPUs next to it."""
 
@@ -56,10 +53,8 @@ class GpuPlace:
 class MemoryPolicy:
     """The nodes from which the kernel allocates the process's memory."""
 
-    nodes: frozenset[int]
-    """Empty: the node of the CPU that touches a page first."""
-    text: str
-    """In the kernel's format: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+    nodes: frozenset[int]  # Empty: the node of the CPU that touches a page first
+    text: str  # In the kernel's format: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``
 
 
 def affinity() -> Collection[int]:
@@ -161,8 +156,7 @@ class ThreadPlaces:
     def __init__(self, root: Path) -> None:
         self.cpus: Counter[int] | None = None
         """Threads by CPU they last ran on; None before the first round is complete."""
-        self.reason = "still being read"
-        """Why `cpus` is None or incomplete; empty: it is complete."""
+        self.reason = "still being read"  # Why `cpus` is None or incomplete; empty: it is complete
         self._folder = root / "proc/self/task"
         self._waiting: list[str] = []
         self._round: Counter[int] = Counter()

@@ -33,8 +33,7 @@ _LASTING = (
     "NVML_ERROR_DEPRECATED",
 )
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
-FORK_WAITS_S = 0.1
-"""Longest wait of a fork for a running NVML call; most take a millisecond, none 30 ms."""
+FORK_WAITS_S = 0.1  # Longest wait of a fork for a running NVML call; most take a millisecond, none 30 ms
 
 
 class _Gate:
@@ -91,14 +90,12 @@ class NvmlError(Exception):
     def __init__(self, reason: str, name: str = "") -> None:
         """``name``: NVML's error, as ``NVML_ERROR_TIMEOUT``; empty if no NVML function was called."""
         super().__init__(reason)
-        self.lasting = not name or name in _LASTING
-        """Whether retrying is useless."""
+        self.lasting = not name or name in _LASTING  # Whether retrying is useless
         self.means_none = name in ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
         """Whether the GPU lacks the part (a link, a counter)."""
 
 
-NOT_YET = "the first of two readings"
-"""Why the first rate is missing."""
+NOT_YET = "the first of two readings"  # Why the first rate is missing
 
 
 class Nvml:

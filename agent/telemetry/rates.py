@@ -18,10 +18,8 @@ from overlaptop.wire.devices import DeviceSample, Unknown
 
 MIB = 1 << 20
 ALL_LINKS = 0xFFFFFFFF
-PAYLOAD_BYTES = 256
-"""Payload of a full packet in servers. Some desktops have 128, with 4 % more headers."""
-_FRAME_BYTES = 8
-"""Start, sequence number and checksum, in generations 3 to 5."""
+PAYLOAD_BYTES = 256  # Payload of a full packet in servers. Some desktops have 128, with 4 % more headers.
+_FRAME_BYTES = 8  # Start, sequence number and checksum, in generations 3 to 5
 WRITE_BYTES = 16 + _FRAME_BYTES
 _ANSWER_BYTES = 12 + _FRAME_BYTES
 _AROUND = {"pcie_tx_bytes_per_s": WRITE_BYTES, "pcie_rx_bytes_per_s": _ANSWER_BYTES}
@@ -60,8 +58,7 @@ _CAUSES = {
     0x400: "reliability",
 }
 
-Figure = int | float | NvmlError
-"""Bytes per second, a share in [0, 1], or why it is unknown."""
+Figure = int | float | NvmlError  # Bytes per second, a share in [0, 1], or why it is unknown
 
 
 def payload_of(name: str, bytes_per_s: int) -> int:
@@ -89,8 +86,7 @@ class Gpm:
         self._nvml = nvml
         self._handle = handle
         self._buffers: list[Any] = []
-        self._filled = False
-        """Whether the newer buffer holds a sample."""
+        self._filled = False  # Whether the newer buffer holds a sample
         if not nvml.call("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice:
             raise NvmlError("the GPU has no GPM: it came with Hopper")
         library = nvml.library
@@ -146,8 +142,7 @@ class Rates:
         self._nvml = nvml
         self._rank = rank
         self._handle = handle
-        self._last: dict[str, tuple[int, int]] = {}
-        """By counter: its count, and its time in Unix µs."""
+        self._last: dict[str, tuple[int, int]] = {}  # By counter: its count, and its time in Unix µs
         self._gpm: Gpm | None = None
         self._by_gpm: dict[str, Figure] | NvmlError
         try:
@@ -163,8 +158,7 @@ class Rates:
             "throttle_reasons": [self._throttle],
         }
         """By field of DeviceSample, best method first; methods refused for good are removed."""
-        self._refused: dict[str, str] = {}
-        """Why fields without any method left are unknown."""
+        self._refused: dict[str, str] = {}  # Why fields without any method left are unknown
         for name in _COUNTERS:
             self._ways[name].append(partial(self._counted, name))
             if name in _PCIE_THROUGHPUTS:

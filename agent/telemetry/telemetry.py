@@ -34,11 +34,9 @@ PERIOD_S = 0.5
 NUMA_EVERY = 30
 """Periods between two reads of the CPU placement, as a read needs the GIL a hundred times. A change of the
 allowed CPUs triggers a read at once."""
-DEVICE_EVERY = 20
-"""Periods between two reads of a GPU's changing facts (an idle link slows down)."""
+DEVICE_EVERY = 20  # Periods between two reads of a GPU's changing facts (an idle link slows down)
 MAX_UNSENT = 64
-STOP_S = 0.1
-"""Longest wait at the agent's end for a running NVML call."""
+STOP_S = 0.1  # Longest wait at the agent's end for a running NVML call
 NO_GPU = "the job computes on no GPU"
 
 
@@ -46,10 +44,8 @@ NO_GPU = "the job computes on no GPU"
 class JobGpu:
     """The job's GPU, as torch names it."""
 
-    uuid: str
-    """``GPU-...`` as in NVML. A MIG slice has a UUID that NVML does not list. Empty: unknown."""
-    pci_bus_id: str
-    """``0000:1b:00.0``; empty: unknown."""
+    uuid: str  # ``GPU-...`` as in NVML. A MIG slice has a UUID that NVML does not list. Empty: unknown.
+    pci_bus_id: str  # ``0000:1b:00.0``; empty: unknown
     name: str
 
 

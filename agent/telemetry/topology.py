@@ -22,8 +22,7 @@ from overlaptop.agent.telemetry.files import (
 )
 from overlaptop.wire.devices import Nic, NumaNode, Unknown
 
-MAX_NODES = 256
-"""Limit of a message."""
+MAX_NODES = 256  # Limit of a message
 MAX_NICS = 64
 MAX_PORTS = 8
 MAX_MEGABITS = 10_000_000
@@ -40,8 +39,7 @@ class Topology:
 
     nodes: tuple[NumaNode, ...]
     unknown: tuple[Unknown, ...]
-    cpus_by_node: Mapping[int, frozenset[int]]
-    """Online CPUs of nodes that have any."""
+    cpus_by_node: Mapping[int, frozenset[int]]  # Online CPUs of nodes that have any
     _root: Path = field(repr=False)
     _nic_by_path: Mapping[tuple[str, ...], Nic] = field(repr=False)
     """The path leads from the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""

@@ -24,8 +24,7 @@ ranks on one if there is only one; else gloo on two processes. `python -m overla
 the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100;
 overlaptop demo ddp -- --help lists its options.
 """
-END_LIMIT_S = 15.0
-"""Longest time from the hub's report that every rank has ended to torchrun's exit."""
+END_LIMIT_S = 15.0  # Longest time from the hub's report that every rank has ended to torchrun's exit
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -35,8 +35,7 @@ exit status: 0 when monitoring will work here or on each host, 1 when not, 2 for
 """
 HOST_LIMIT_S = 100.0
 AT_ONCE = 8
-_NOTE = "OVERLAPTOP-NOTE "
-"""Prefix of a note of the start script: see remote/bootstrap.py."""
+_NOTE = "OVERLAPTOP-NOTE "  # Prefix of a note of the start script: see remote/bootstrap.py
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,8 +31,7 @@ Ctrl-C.
 """
 LOOK_EVERY_S = 2.0
 TICK_S = 0.2
-KEPT_S = 60.0
-"""An ended job keeps its series for this time: a scrape then sees how it ended."""
+KEPT_S = 60.0  # An ended job keeps its series for this time: a scrape then sees how it ended
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FILE_NAME = "overlaptop.prom"
 

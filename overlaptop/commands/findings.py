@@ -13,8 +13,7 @@ from overlaptop.report import troubles
 from overlaptop.wire.messages import NOT_SHOWN, Notice
 
 LOOK_EVERY_NS = 1_000_000_000
-SAY_AGAIN_NS = 10_000_000_000
-"""A finding that still holds is written again after this time."""
+SAY_AGAIN_NS = 10_000_000_000  # A finding that still holds is written again after this time
 
 
 def found_in(snapshot: Snapshot) -> tuple[Finding, ...]:

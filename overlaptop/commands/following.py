@@ -17,15 +17,12 @@ LIMIT_S = 3.0
 """Time limit for each rank's first step; a hub sends its history at once. Others count as unknown."""
 COMPARED_STEPS = 8
 """Steps of all ranks needed before the late rank is printed. Up to CLEAR_STEPS, if none is clearly late."""
-MORE_STEPS = 4
-"""Extra steps until the first measured one, and until the last has arrived."""
+MORE_STEPS = 4  # Extra steps until the first measured one, and until the last has arrived
 BURST_S, WAITS_LIMIT_S = 8.0, 30.0
 """Shortest and longest time limit for these steps. Where launches are slow, a burst takes the former; for
 more than the latter, the dashboard is the better tool."""
-EXIT_S = 5.0
-"""Longest time from a rank's report that it ends to the end of its process and its exit status."""
-HISTORY_LIMIT_S = 60.0
-"""Time limit for a history that still arrives, over a slow connection."""
+EXIT_S = 5.0  # Longest time from a rank's report that it ends to the end of its process and its exit status
+HISTORY_LIMIT_S = 60.0  # Time limit for a history that still arrives, over a slow connection
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
 """Time limits for a lost connection. A dead hub is replaced within a second or two. The connection to
 another host is tried about every 30 s."""

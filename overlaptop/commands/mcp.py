@@ -50,8 +50,7 @@ CONTROL = """\
 `tune` and `slack` disturb the job for minutes: ask its user before. A trial ends by itself, and the job
 then has the value that it had before.
 """
-MAX_RANKS = 64
-"""Maximum ranks whose records an agent gets unasked: more would fill its context."""
+MAX_RANKS = 64  # Maximum ranks whose records an agent gets unasked: more would fill its context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

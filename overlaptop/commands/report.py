@@ -36,8 +36,7 @@ torch.profiler traces. Each hub leaves a recording of its job's last minutes (a 
 zstandard are installed where the job runs (pip install 'overlaptop[record]'); those of 20 jobs are kept.
 exit status: 0; 1 where there is no such job; 2 for a usage error and for a file that cannot be read.
 """
-_EVERY_NS = 400_000_000
-"""Recorded time between two Snapshots: timelines are kept until they are compared."""
+_EVERY_NS = 400_000_000  # Recorded time between two Snapshots: timelines are kept until they are compared
 _ARRIVAL_NS = 2_000_000_000
 """Maximum time from a step's end to its arrival. A recording that was begun late has earlier steps, too: of
 these, the hub kept only the lengths."""

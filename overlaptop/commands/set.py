@@ -39,10 +39,8 @@ overlaptop tune --values measures a value's effect on the step by trials.
 exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
-KNOBS_S = 3.0
-"""Time limit for knobs of a job that has just begun to list them, or is being changed."""
-LINE_CELLS = 79
-"""Width of what a knob does: below the table, as it takes a line or two."""
+KNOBS_S = 3.0  # Time limit for knobs of a job that has just begun to list them, or is being changed
+LINE_CELLS = 79  # Width of what a knob does: below the table, as it takes a line or two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,8 +45,7 @@ exit status: 0 when all is known or the budget is used up, 1 when the trials end
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 
-Delay = Callable[[float], float]
-"""Returns the delay of each step in ns, for steps of this length."""
+Delay = Callable[[float], float]  # Returns the delay of each step in ns, for steps of this length
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

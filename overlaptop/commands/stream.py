@@ -27,10 +27,8 @@ from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTota
 
 UNSEEN_LIMIT_S = 3.0
 """Time to wait for unseen ranks: late ones of this node. Those of other nodes are never seen here."""
-HOLD_NS = 1_000_000_000
-"""Longest time that a step waits for the timelines of the other ranks."""
-HINT_AFTER_S = 3.0
-"""Time without a step until a hint says what ends one."""
+HOLD_NS = 1_000_000_000  # Longest time that a step waits for the timelines of the other ranks
+HINT_AFTER_S = 3.0  # Time without a step until a hint says what ends one
 MAX_SPLIT = 64
 
 
@@ -53,13 +51,10 @@ class RecordWriter:
         self._steps = steps
         self._detail = detail
         self._held: deque[_Held] = deque()
-        self._split: deque[StepWaits] = deque(maxlen=MAX_SPLIT)
-        """The newest steps with all ranks known."""
+        self._split: deque[StepWaits] = deque(maxlen=MAX_SPLIT)  # The newest steps with all ranks known
         self._written: Counter[int] = Counter()
-        self._without_gpu: dict[int, DeviceRecord] = {}
-        """The last record of ranks without a GPU to sample."""
-        self._own_costs: dict[int, OwnCost] = {}
-        """The last cost of each rank."""
+        self._without_gpu: dict[int, DeviceRecord] = {}  # The last record of ranks without a GPU to sample
+        self._own_costs: dict[int, OwnCost] = {}  # The last cost of each rank
         self._done_since_s: float | None = None
         self._newest: dict[int, tuple[StepTotals, int]] = {}
         """The newest step of each rank, and the steps lost before it."""

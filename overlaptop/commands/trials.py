@@ -13,12 +13,9 @@ from overlaptop.text import duration, named_ranks, plural
 from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 
-STARTING_S = 600.0
-"""Time limit for all ranks' first step: they may load or compile a model first."""
-ANNOUNCE_S = 5.0
-"""Time without a step until a line says which ranks are missing."""
-END_LIMIT_S = 5.0
-"""Longest time from the hub's report that every rank has ended to torchrun's exit."""
+STARTING_S = 600.0  # Time limit for all ranks' first step: they may load or compile a model first
+ANNOUNCE_S = 5.0  # Time without a step until a line says which ranks are missing
+END_LIMIT_S = 5.0  # Longest time from the hub's report that every rank has ended to torchrun's exit
 
 
 class TrialRun:

@@ -20,12 +20,9 @@ from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.spans import difference, from_pairs
 
 _COMPUTE_STREAM, _COPY_STREAM, _FUSED_STREAM, _FIRST_COMM_STREAM = 7, 8, 9, 20
-_COMM_KERNEL = "ncclDevKernel"
-"""The only name that HolisticTraceAnalysis counts as communication."""
-_FUSED_KERNEL = "kernel_gemm_rs_producer"
-"""Fused for `timeline.lanes`, compute for HolisticTraceAnalysis."""
-_LAUNCH = "overlaptop"
-"""Not a category of launches in torch.profiler's traces."""
+_COMM_KERNEL = "ncclDevKernel"  # The only name that HolisticTraceAnalysis counts as communication
+_FUSED_KERNEL = "kernel_gemm_rs_producer"  # Fused for `timeline.lanes`, compute for HolisticTraceAnalysis
+_LAUNCH = "overlaptop"  # Not a category of launches in torch.profiler's traces
 
 _Event = dict[str, Any]
 

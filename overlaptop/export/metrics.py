@@ -23,8 +23,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.messages import Found, RankInfo
 
-MAX_RANKS = 1024
-"""Maximum ranks of a job with series of their own, lowest numbers first."""
+MAX_RANKS = 1024  # Maximum ranks of a job with series of their own, lowest numbers first
 SERIES_PER_RANK = 26
 MAX_OPERATIONS = 64
 """Maximum operations and groups of a job with series of their own. The rest is group "other"."""
@@ -72,8 +71,7 @@ class JobMetrics:
     def __init__(self, send: Callable[[Found], str] | None = None) -> None:
         """``send``: as a Session's; None: the hub is not told of findings."""
         self._snapshot: Snapshot | None = None
-        self._lengths: Counter[int] = Counter()
-        """Undisturbed steps of each rank."""
+        self._lengths: Counter[int] = Counter()  # Undisturbed steps of each rank
         self._length_ns: Counter[int] = Counter()
         self._parts_ns: Counter[tuple[int, str]] = Counter()
         self._communication_ns: Counter[tuple[int, str, str]] = Counter()

@@ -20,8 +20,7 @@ from overlaptop.timeline.spans import Spans, clip, flatten
 
 MAX_SPANS = 200_000
 """Maximum spans of all ranks: a phone still scrolls them smoothly, and the page has at most some 4 MB."""
-MAX_DRAWN_RANKS = 64
-"""A higher canvas than that of 64 ranks exceeds the limit of a phone's browser."""
+MAX_DRAWN_RANKS = 64  # A higher canvas than that of 64 ranks exceeds the limit of a phone's browser
 MAX_ROWS = 64
 _FIGURES = {
     "step": "step_ns",
@@ -39,10 +38,8 @@ class Summary:
     """The sentences and figures of the page, as other commands print them."""
 
     title: str
-    sentence: str
-    """The first line. Empty: not known."""
-    window: str
-    """The steps of the figures, in words."""
+    sentence: str  # The first line. Empty: not known.
+    window: str  # The steps of the figures, in words
     figures: dict[str, str]
     findings: Sequence[FindingRecord]
 

@@ -18,10 +18,8 @@ from overlaptop.text import printable
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.spans import Spans
 
-_SEQUENCE = 1
-"""The only writer of packets."""
-_FIRST_PID = 1
-"""The UI shows process 0 as the kernel's idle task."""
+_SEQUENCE = 1  # The only writer of packets
+_FIRST_PID = 1  # The UI shows process 0 as the kernel's idle task
 _VALUES = ((bool, "bool_value"), (int, "int_value"), (float, "double_value"))
 """Types of arguments, with their field of an annotation; others become text."""
 

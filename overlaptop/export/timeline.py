@@ -27,16 +27,12 @@ class RankTimeline:
 
     rank: int
     info: RankInfo
-    steps: tuple[StepTotals, ...]
-    """Oldest first. A running job's steps may lack lane totals."""
-    drawn: tuple[StepTotals, ...]
-    """The steps with lanes: all of a trace, few of a running job."""
-    lanes: Lanes
-    """Unix ns. Beside a fused kernel nothing else counts."""
+    steps: tuple[StepTotals, ...]  # Oldest first. A running job's steps may lack lane totals.
+    drawn: tuple[StepTotals, ...]  # The steps with lanes: all of a trace, few of a running job
+    lanes: Lanes  # Unix ns. Beside a fused kernel nothing else counts.
     communication: Mapping[str, Spans]
     """`lanes.comm` in disjoint parts: ``waiting``, ``transfer`` and ``not attributed``."""
-    samples: tuple[DeviceSample, ...] = ()
-    """Samples of the rank's GPU, oldest first."""
+    samples: tuple[DeviceSample, ...] = ()  # Samples of the rank's GPU, oldest first
     computing: str = "compute"
     """The name of `lanes.compute`: ``phases`` if the rank's source does not see kernels. A trace of a CPU
     has operators.
@@ -48,12 +44,9 @@ class JobTimeline:
     """The ranks of a job and their collectives."""
 
     job: str
-    ranks: tuple[RankTimeline, ...]
-    """By rank."""
-    waits: Mapping[int, StepWaits]
-    """By step, if its waiting is known."""
-    collectives: tuple[Collective, ...]
-    """In the order of their first starts."""
+    ranks: tuple[RankTimeline, ...]  # By rank
+    waits: Mapping[int, StepWaits]  # By step, if its waiting is known
+    collectives: tuple[Collective, ...]  # In the order of their first starts
 
     @property
     def start_ns(self) -> int:

@@ -15,8 +15,7 @@ from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 UNLIKE = 4.0
 """Fit a line only if the largest all-reduce moves at least this many times the bytes of the smallest."""
-FAR_OFF = 0.2
-"""Largest median distance from the line, as a share of an all-reduce's time."""
+FAR_OFF = 0.2  # Largest median distance from the line, as a share of an all-reduce's time
 SLACK = 0.02
 """A larger size is as good if backward and the exposed time after it grow by this share at most: the model
 leaves out costs that each bucket has besides."""
@@ -30,10 +29,8 @@ class Model:
     """
 
     total_bytes: int
-    backward_ns: int
-    """Without the stall in it."""
-    alpha_ns: float
-    """Fixed time of an all-reduce of any size: launches, and the way around all ranks."""
+    backward_ns: int  # Without the stall in it
+    alpha_ns: float  # Fixed time of an all-reduce of any size: launches, and the way around all ranks
     ns_per_byte: float
 
     def count(self, cap_mib: int) -> int:
@@ -63,11 +60,9 @@ class Buckets:
     """A step of a job with one DDP model whose bucket size is known."""
 
     calls: StepCalls
-    reduced: list[Collective]
-    """The model's all-reduces of the last backward pass, in order; at least one."""
+    reduced: list[Collective]  # The model's all-reduces of the last backward pass, in order; at least one
     cap_mib: int
-    model: Model | None
-    """None: all-reduces are alike in size, or their times are far from a line."""
+    model: Model | None  # None: all-reduces are alike in size, or their times are far from a line
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:

@@ -15,12 +15,10 @@ from overlaptop.timeline.collectives import kind_of
 from overlaptop.timeline.spans import Spans, clip, length_ns, lengths_within, unflatten, union
 from overlaptop.wire.messages import PhaseSpan, StepDetail
 
-EXPOSED_SHARE = 0.05
-"""Smallest exposed transfer that is worth a finding, as a share of the step."""
+EXPOSED_SHARE = 0.05  # Smallest exposed transfer that is worth a finding, as a share of the step
 BESIDE_WAITING = 0.5
 """The same, as a share of the ranks' wait. In recorded jobs with a late rank it is 0.04 to 0.28."""
-LEAST_BYTES = 1 << 20
-"""Smaller collectives measure latency, not the link."""
+LEAST_BYTES = 1 << 20  # Smaller collectives measure latency, not the link
 MOSTLY_SPLIT, LEAST_SPLIT = 0.5, 8
 """Steps that need a breakdown: this share of measured steps with communication, or LEAST_SPLIT."""
 AFTER = "after "
@@ -32,11 +30,9 @@ NEVER = 0.1
 class Exposure:
     """Mean times per step in ns, over all ranks and steps with a wait/transfer breakdown."""
 
-    exposed_wait_ns: int
-    """Mean over the ranks that are not late."""
+    exposed_wait_ns: int  # Mean over the ranks that are not late
     step_ns: float
-    compute_ns: float
-    """An upper bound if the source sees no gaps."""
+    compute_ns: float  # An upper bound if the source sees no gaps
     compute_only_ns: float
     transfer_ns: float
     exposed_transfer_ns: float
@@ -110,8 +106,7 @@ class StepCalls:
     step: JobStep
     issued: tuple[Collective, ...]
     """By first start; only those with a breakdown, with their places in the step."""
-    mean: Exposure
-    """Of all steps."""
+    mean: Exposure  # Of all steps
 
     def all_attributed(self, group: str) -> bool:
         found = self.step.waits.collectives if self.step.waits is not None else ()

@@ -24,16 +24,11 @@ from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 from overlaptop.wire.messages import StepDetail, StepTotals
 
-MIN_STEPS = 3
-"""With fewer measured steps there are no findings."""
-COUNTED_STEPS = 64
-"""Steps whose counters are compared."""
-LEAST_USUAL = 8
-"""Fewest steps whose length is the job's present one."""
-SWITCHED_ON = ("1", "y", "yes", "t", "true")
-"""Values that turn on a switch of torch (its getCvarBool)."""
-VAGUE_STEPS = 12
-"""With fewer in a running job there is no finding without a cause."""
+MIN_STEPS = 3  # With fewer measured steps there are no findings
+COUNTED_STEPS = 64  # Steps whose counters are compared
+LEAST_USUAL = 8  # Fewest steps whose length is the job's present one
+SWITCHED_ON = ("1", "y", "yes", "t", "true")  # Values that turn on a switch of torch (its getCvarBool)
+VAGUE_STEPS = 12  # With fewer in a running job there is no finding without a cause
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
 """Rules that exclude each other within one job. Their evidence is a model, so they raise no alarm."""
 _FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s)(?= )|: its .*| for \d.*")
@@ -48,37 +43,27 @@ def headline(title: str, line: str | None) -> str:
 class Certainty(Enum):
     """How sure a finding is."""
 
-    MEASURED = "measured"
-    """The cause itself was measured."""
-    LIKELY = "likely"
-    """The measurement fits this cause, and similar causes are excluded."""
-    POSSIBLE = "possible"
-    """The measurement fits this cause and others."""
+    MEASURED = "measured"  # The cause itself was measured
+    LIKELY = "likely"  # The measurement fits this cause, and similar causes are excluded
+    POSSIBLE = "possible"  # The measurement fits this cause and others
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One cause, its cost and the advice."""
 
-    title: str
-    """One line, subject first, with the measured figure."""
-    measured: str
-    """The measurement in words, with figures."""
-    advice: str
-    """The command to type or the setting to change."""
+    title: str  # One line, subject first, with the measured figure
+    measured: str  # The measurement in words, with figures
+    advice: str  # The command to type or the setting to change
     certainty: Certainty
-    gain_ns: int | None = None
-    """Shorter step after the fix, in ns (`gains`). None: not known."""
-    ranks: tuple[int, ...] = ()
-    """The ranks concerned; empty: the whole job."""
-    rule: str = ""
-    """The rule's file name, set by `find`."""
+    gain_ns: int | None = None  # Shorter step after the fix, in ns (`gains`). None: not known.
+    ranks: tuple[int, ...] = ()  # The ranks concerned; empty: the whole job
+    rule: str = ""  # The rule's file name, set by `find`
     step_ns: int | None = None
     """Step time behind the gain; by default `find` sets the median one. None: not known."""
     why_late: bool = False
     """It says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's ...``."""
-    line: str = ""
-    """The script line concerned, ``train.py:57 in collate``; empty: not known."""
+    line: str = ""  # The script line concerned, ``train.py:57 in collate``; empty: not known
 
     @property
     def warns(self) -> bool:
@@ -160,8 +145,7 @@ class JobStep:
     """By rank, with lane totals; steps that a command disturbed on any rank are left out."""
     details: Mapping[int, StepDetail]
     """By rank, where a timeline is here: of the last few steps while a dashboard watches."""
-    waits: StepWaits | None
-    """Who waited for whom in this step; None if not known."""
+    waits: StepWaits | None  # Who waited for whom in this step; None if not known
 
     @property
     def is_drawn(self) -> bool:
@@ -173,23 +157,17 @@ class JobStep:
 class Evidence:
     """Facts about a job since it last changed; from traces, about all steps."""
 
-    ranks: Mapping[int, RankView]
-    """By number: facts, samples, knobs and history of each known rank."""
-    steps: tuple[JobStep, ...]
-    """Oldest first; empty with fewer than MIN_STEPS."""
+    ranks: Mapping[int, RankView]  # By number: facts, samples, knobs and history of each known rank
+    steps: tuple[JobStep, ...]  # Oldest first; empty with fewer than MIN_STEPS
     window: WaitWindow | None
     """Who waited for whom, the first line's; from traces, of all steps. None without a breakdown."""
     is_trace: bool
-    transfers: tuple[StepTransfer, ...] = ()
-    """Transfer times of recent minutes' steps; empty for traces."""
+    transfers: tuple[StepTransfer, ...] = ()  # Transfer times of recent minutes' steps; empty for traces
     counted: tuple[Mapping[int, StepTotals], ...] = ()
     """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
-    first: int = 0
-    """The first step since the job last changed."""
-    before_first: int = 0
-    """The first step since the change before that one."""
-    wander_ns: float = 0.0
-    """Standard deviation of the length of a few steps in a row. 0: not known."""
+    first: int = 0  # The first step since the job last changed
+    before_first: int = 0  # The first step since the change before that one
+    wander_ns: float = 0.0  # Standard deviation of the length of a few steps in a row. 0: not known.
 
     @property
     def step_ns(self) -> float:

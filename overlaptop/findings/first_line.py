@@ -12,15 +12,11 @@ from overlaptop.fleet.waits import WORTH_SHARE
 from overlaptop.report.who_is_late import NOBODY_LATE, FirstLine, Kind, of_steps, overlap_line, until_then
 from overlaptop.text import whole_percent
 
-OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
-"""Rules about the same wait as `who_is_late`."""
+OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")  # Rules about the same wait as `who_is_late`
 
-NEARLY_ALL = 0.9
-"""Share of the collectives from which a late rank is named, whatever else gains more."""
-STAYS = 1.5
-"""The shown finding stays until another line concerns this much more time."""
-MOSTLY = 0.5
-"""Smallest share of the step that bounds it."""
+NEARLY_ALL = 0.9  # Share of the collectives from which a late rank is named, whatever else gains more
+STAYS = 1.5  # The shown finding stays until another line concerns this much more time
+MOSTLY = 0.5  # Smallest share of the step that bounds it
 
 
 def first_line(

@@ -19,8 +19,7 @@ from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
 """Smallest share of a wait that a cause explains. Some of it hides behind compute, and causes add up."""
-ABOUT = 2.5
-"""A change of the job by up to this factor of a promise shows the cause's true cost."""
+ABOUT = 2.5  # A change of the job by up to this factor of a promise shows the cause's true cost
 STALLED = 3.0
 """A step this many times as long as the median one stalled, and promises nothing for a usual one."""
 LOST_LEAD = 0.1
@@ -34,12 +33,9 @@ change of the steps), or if measuring adds more than the third to a step."""
 class OwnTime:
     """The shortest step that one rank could have alone. ns."""
 
-    gpu_ns: float
-    """GPU time without waiting; without a GPU, the training thread's time without waiting."""
-    host_ns: float = 0.0
-    """The training thread's time without being blocked, if known."""
-    ahead_ns: tuple[float, ...] = ()
-    """How long it waits for others in each measured step; empty: not known."""
+    gpu_ns: float  # GPU time without waiting; without a GPU, the training thread's time without waiting
+    host_ns: float = 0.0  # The training thread's time without being blocked, if known
+    ahead_ns: tuple[float, ...] = ()  # How long it waits for others in each measured step; empty: not known
 
     @property
     def longest_ns(self) -> float:

@@ -47,60 +47,45 @@ from overlaptop.timeline.arrivals import RankLateness
 
 VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median."""
-SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
-"""A wait costs nothing if the gain is below both shares."""
-LOW_CLOCK = 0.95
-"""A clock is low below this share of the other ranks' median."""
+SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1  # A wait costs nothing if the gain is below both shares
+LOW_CLOCK = 0.95  # A clock is low below this share of the other ranks' median
 OF_MEASURED = (computing_ns, busy_ns, idling_ns, unexplained_ns, copying_ns)
-OF_EACH_STEP = (loading_ns, delayed_ns, full_collections)
-"""Measures that unmeasured steps have, too."""
+OF_EACH_STEP = (loading_ns, delayed_ns, full_collections)  # Measures that unmeasured steps have, too
 
 # By counters alone:
 LEAST_STEPS, LEAST_MEASURED = 8, 4
 """Fewest steps, and fewest measured ones: kernels' times vary less than hosts'."""
-ALONE_SHARE = 0.5
-"""Smallest share of the step. A GPU with queued work hides less."""
+ALONE_SHARE = 0.5  # Smallest share of the step. A GPU with queued work hides less.
 BARE_SHARE = 0.15
 """The same if nothing hides the training thread's work: without a GPU, if it waits for each launch, or if
 measured steps show that the others wait for this rank."""
-COMPUTES_SHARE = 0.1
-"""The same for compute on a shared GPU."""
+COMPUTES_SHARE = 0.1  # The same for compute on a shared GPU
 DELAYED_SHARE = 0.3
 """With or without a GPU, a rank is named for BARE_SHARE more of waits for a CPU if its own take this share:
 transfers may be slow then, and nobody late."""
-ITS_OWN = 2 / 3
-"""Without a GPU also if this share of its waits is more than the others'."""
+ITS_OWN = 2 / 3  # Without a GPU also if this share of its waits is more than the others'
 SAMPLED = 1 / 4
 """Smallest share of these in each step: samples ten a second tell inexactly which step had the wait."""
 BARE_ASLEEP_SHARE = 0.1
 """The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
-BARE_COLLECTS_SHARE = 0.05
-"""The same for a rank that collects garbage in each step: others do not."""
-HALF_A_COLLECTION = 0.5
-"""Steps have whole collections, but the others' median may lie between two numbers."""
+BARE_COLLECTS_SHARE = 0.05  # The same for a rank that collects garbage in each step: others do not
+HALF_A_COLLECTION = 0.5  # Steps have whole collections, but the others' median may lie between two numbers
 
 
 class Cause(Enum):
     """Why a rank is late, in the order of the checks."""
 
-    LOADING = "loading"
-    """Its training thread loads data or waits for it."""
-    COPYING = "copying"
-    """Its GPU copies longer, with nothing beside the copies."""
-    COLLECTING = "collecting"
-    """Its interpreter collects garbage."""
-    PLACEMENT = "placement"
-    """Its CPUs are too few or on the wrong NUMA node."""
-    DELAYED = "delayed"
-    """Its training thread is ready to run and waits for a CPU."""
+    LOADING = "loading"  # Its training thread loads data or waits for it
+    COPYING = "copying"  # Its GPU copies longer, with nothing beside the copies
+    COLLECTING = "collecting"  # Its interpreter collects garbage
+    PLACEMENT = "placement"  # Its CPUs are too few or on the wrong NUMA node
+    DELAYED = "delayed"  # Its training thread is ready to run and waits for a CPU
     SLEEPING = "sleeping"
     """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
     LAUNCHING = "launching"
     """It launches late, and its GPU is idle only in short pauses: its CPU is too slow."""
-    LOW_CLOCK = "low clock"
-    """It computes longer, and its GPU's clock is lower than the others'."""
-    UNEVEN = "uneven"
-    """It computes longer, by a different time in each step."""
+    LOW_CLOCK = "low clock"  # It computes longer, and its GPU's clock is lower than the others'
+    UNEVEN = "uneven"  # It computes longer, by a different time in each step
     COMPUTING = "computing"
 
 
@@ -127,12 +112,9 @@ class Suspect:
 
     rank: int
     others: tuple[int, ...]
-    cause: Cause | None
-    """None: nothing measured explains it."""
-    line: ScriptLine | None
-    """If its host is late: the script line with the largest excess over the others."""
-    longer_ns: int | None
-    """Its excess over the others by its cause in a step; None: no cause."""
+    cause: Cause | None  # None: nothing measured explains it
+    line: ScriptLine | None  # If its host is late: the script line with the largest excess over the others
+    longer_ns: int | None  # Its excess over the others by its cause in a step; None: no cause
     in_turn: tuple[int, ...] = ()
     """Ranks that are late in turn, this one included; empty if only this one is late."""
     certainty: Certainty = Certainty.LIKELY
@@ -173,8 +155,7 @@ class LateRank(Suspect):
 
     evidence: Evidence
     lateness: RankLateness
-    own: Mapping[int, OwnTime]
-    """By rank: this rank's and the others'."""
+    own: Mapping[int, OwnTime]  # By rank: this rank's and the others'
     slowed_ns: tuple[int, int]
     """The others' extra compute and extra overlap per step while they wait; 0 if not clear."""
     excesses: Mapping[Measure, list[float]]

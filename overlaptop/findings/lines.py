@@ -19,8 +19,7 @@ LEAST_MORE, ERRORS = 0.08, 3.0
 lines, one differs by two errors by chance."""
 NEWEST_NS = 8_000_000_000
 """Age limit of samples of a sleeping thread: older ones would hide a stall that has just begun."""
-MOSTLY = 0.5
-"""Compare two ranks' lines if more than this share of each rank's samples is at known lines."""
+MOSTLY = 0.5  # Compare two ranks' lines if more than this share of each rank's samples is at known lines
 NEAR = 0.4
 """A line explains a part of the step if its share of the samples is within this relative distance."""
 
@@ -29,10 +28,8 @@ class Sampled(Enum):
     """Which samples of a thread count."""
 
     ALL = "all"
-    ASLEEP = "asleep"
-    """Those of the last seconds that found it asleep."""
-    AWAKE = "awake"
-    """Those that did not find it asleep: it may compute."""
+    ASLEEP = "asleep"  # Those of the last seconds that found it asleep
+    AWAKE = "awake"  # Those that did not find it asleep: it may compute
 
     def of(self, line: StackLine) -> int:
         awake = line.samples - line.asleep
@@ -43,14 +40,10 @@ class Sampled(Enum):
 class ScriptLine:
     """A script line and the share of the step spent there."""
 
-    line: str
-    """``train.py:57 in collate``."""
-    share: float
-    """Share of the rank's step; the smallest if there are several ranks."""
-    whose: str
-    """``rank 1's``, ``each rank's``."""
-    others_share: float = 0.0
-    """Median share of the steps of the ranks compared with."""
+    line: str  # ``train.py:57 in collate``
+    share: float  # Share of the rank's step; the smallest if there are several ranks
+    whose: str  # ``rank 1's``, ``each rank's``
+    others_share: float = 0.0  # Median share of the steps of the ranks compared with
 
     @property
     def more(self) -> float:

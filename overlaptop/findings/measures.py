@@ -15,14 +15,11 @@ from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD
 from overlaptop.timeline.spans import Spans, difference, from_pairs, length_ns, unflatten, union
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
-STEADY = 0.8
-"""Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
-CPU_SHARE = 0.25
-"""From this share of transfer time on, waits for a CPU may be its cause."""
+STEADY = 0.8  # Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too
+CPU_SHARE = 0.25  # From this share of transfer time on, waits for a CPU may be its cause
 LONG_PAUSE_NS = 1_000_000
 """Shortest long pause. A launch takes about 10 µs, Python between two launches about 100 µs."""
-STALL_SHARE = 0.1
-"""Smallest share of the step that is idle on all ranks."""
+STALL_SHARE = 0.1  # Smallest share of the step that is idle on all ranks
 Measure = Callable[[RankInfo | None, StepTotals], int | None]
 
 

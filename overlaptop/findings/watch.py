@@ -14,18 +14,14 @@ from overlaptop.report.who_is_late import NOBODY_LATE, FirstLine, Kind, overlap_
 from overlaptop.wire.messages import Found
 
 LOOK_EVERY_NS = 5_000_000_000
-LEAST_COUNTED = 8
-"""Fewest steps whose counters are evaluated before any step is measured."""
+LEAST_COUNTED = 8  # Fewest steps whose counters are evaluated before any step is measured
 
-HOLD_NS = 1_000_000_000
-"""A finding is shown after it held for this time."""
-VAGUE_HOLD_NS = 5_000_000_000
-"""The same for a finding without a cause: the cause often comes later."""
+HOLD_NS = 1_000_000_000  # A finding is shown after it held for this time
+VAGUE_HOLD_NS = 5_000_000_000  # The same for a finding without a cause: the cause often comes later
 VAGUE = ("jitter", "late_unexplained")
 WEAK_CAUSES = ("", "launch_bound")
 """Rules that another may replace soon: a slow CPU is the rest when nothing else is found."""
-NAMELESS_HOLD_NS = 3_000_000_000
-"""The same for a late rank without a known cause."""
+NAMELESS_HOLD_NS = 3_000_000_000  # The same for a late rank without a known cause
 NEWS_HOLD_NS = 3_000_000_000
 """The same for a problem that replaces "nothing is wrong", and for a late rank with a known cause that
 replaces a finding about the whole job."""
@@ -34,18 +30,13 @@ HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 TURN_NS = 10_000_000_000
 """Time until another first line replaces the shown one, while the job does not change. A gain that was lost
 has to be known again for this time."""
-LOST_NS = 30_000_000_000
-"""The replacement is faster if the shown line has not come up for this time."""
-FORGOTTEN_NS = 60_000_000_000
-"""A shown line that has not come up for this time is removed."""
+LOST_NS = 30_000_000_000  # The replacement is faster if the shown line has not come up for this time
+FORGOTTEN_NS = 60_000_000_000  # A shown line that has not come up for this time is removed
 HEALTHY_MEASURED = 6
 """Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
-KEPT_NS = 15_000_000_000
-"""After a change the earlier line stays for this time, until there is a new one."""
-LONG_NS = 10_000_000_000
-"""After this time without a first line the screen names the missing data."""
-REORDER = 1.25
-"""Findings keep their order until a gain changes by this factor."""
+KEPT_NS = 15_000_000_000  # After a change the earlier line stays for this time, until there is a new one
+LONG_NS = 10_000_000_000  # After this time without a first line the screen names the missing data
+REORDER = 1.25  # Findings keep their order until a gain changes by this factor
 
 
 class Look(NamedTuple):
@@ -53,12 +44,9 @@ class Look(NamedTuple):
 
     snapshot: Snapshot
     evidence: Evidence
-    found: tuple[Finding, ...]
-    """Findings of this moment, costliest first."""
-    shown: tuple[Finding, ...]
-    """The steady ones, some from before."""
-    present: tuple[Finding, ...]
-    """Those of `shown` that are found now and concern the job's present state."""
+    found: tuple[Finding, ...]  # Findings of this moment, costliest first
+    shown: tuple[Finding, ...]  # The steady ones, some from before
+    present: tuple[Finding, ...]  # Those of `shown` that are found now and concern the job's present state
 
 
 class FindingsWatch:
@@ -136,15 +124,11 @@ class FindingsTold:
 @dataclass(slots=True)
 class _Held:
     finding: Finding
-    since_ns: int
-    """Found in each look since then, unless it is shown."""
-    first_step: int
-    """The snapshot's `first_step` when it was last found."""
-    cost_ns: float
-    """The sort key."""
+    since_ns: int  # Found in each look since then, unless it is shown
+    first_step: int  # The snapshot's `first_step` when it was last found
+    cost_ns: float  # The sort key
     shown: bool
-    gone_ns: int | None = None
-    """Time of the first look without it; None: it is found."""
+    gone_ns: int | None = None  # Time of the first look without it; None: it is found
     lost_ns: int | None = None
     """Time of the last look at which its gain, known before, was not. None: there was none."""
 
@@ -210,17 +194,14 @@ class SteadyLine:
 
     def __init__(self) -> None:
         self._shown: FirstLine | None = None
-        self._shown_ns = 0
-        """Time when it last came up."""
+        self._shown_ns = 0  # Time when it last came up
         self._other: tuple[object, int] = (None, 0)
         """The key of the line that comes up instead without interruption, and since when."""
-        self._begun_ns: int | None = None
-        """Start of the watch, or time of the job's last known change."""
+        self._begun_ns: int | None = None  # Start of the watch, or time of the job's last known change
         self._first_step = 0
         self._past_ns: int | None = None
         """Time since which the shown line is from before a change. None: it is not."""
-        self._exposed_ns = 0
-        """When much communication was last exposed."""
+        self._exposed_ns = 0  # When much communication was last exposed
 
     @property
     def rule(self) -> str:

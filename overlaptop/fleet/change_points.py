@@ -14,15 +14,13 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.timeline.averages import MAD_TO_SIGMA
 from overlaptop.wire.messages import StepTotals
 
-LEAST_BEFORE, LEAST_AFTER = 8, 5
-"""Minimum steps on either side of a change."""
+LEAST_BEFORE, LEAST_AFTER = 8, 5  # Minimum steps on either side of a change
 LASTS_NS, LASTS_STEPS = 1_000_000_000, 10
 """Minimum time or steps after a change, whichever is less: other processes disturb a job for half a
 second."""
 MOST_BEFORE, MOST_AFTER = 40, 16
 """Maximum steps compared on either side. A change not found within MOST_AFTER steps counts as drift."""
-LEAST_SHARE = 0.15
-"""Minimum change of the step or a counter, as a share of the step."""
+LEAST_SHARE = 0.15  # Minimum change of the step or a counter, as a share of the step
 LEAST_WAIT_SHARE = 0.05
 """Minimum change of a rank's exposed wait. It has less noise: a late rank shows in it before the step is
 clearly longer."""
@@ -31,16 +29,13 @@ NOISES = 5.0
 With more than LEAST_AFTER steps, fewer suffice."""
 ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
 """Minimum share of steps on their own side of the middle. It rules out alternation and outliers."""
-MOST_BY_MEASURING = 2.0
-"""No step gets this many times as long because it is measured."""
-MOST_STEPS = 200
-"""Newest steps searched at once, for example when a history arrives."""
+MOST_BY_MEASURING = 2.0  # No step gets this many times as long because it is measured
+MOST_STEPS = 200  # Newest steps searched at once, for example when a history arrives
 BLOCK_STEPS = 8
 """Steps searched at a time. The medians of such blocks show how far a job wanders within seconds: one that
 launches slowly may, by a third. They also show a change that single steps are too noisy for."""
 LEAST_BLOCKS, MOST_BLOCKS = 6, 128
-WANDERS = 4.0
-"""Minimum change in standard deviations of blocks."""
+WANDERS = 4.0  # Minimum change in standard deviations of blocks
 
 Series = NDArray[np.float64]
 
@@ -59,28 +54,23 @@ class ChangePoints:
     def __init__(self) -> None:
         self.first_step = self.before_step = 0
         """First step since the last change, by the job itself or by a setting, and since the one before."""
-        self.changed_setting = -1
-        """Last step that a setting changed."""
+        self.changed_setting = -1  # Last step that a setting changed
         self._read = -1
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest steps since then that all these ranks know: the length, then each rank's counters."""
         self._held: list[tuple[int, Series]] = []
         """Measured steps in a row, until it is clear that all steps are measured now."""
-        self._measured_ns, self._measured_steps = 0.0, 0
-        """How long this row is."""
+        self._measured_ns, self._measured_steps = 0.0, 0  # How long this row is
         self._blocks: deque[tuple[int, Series]] = deque(maxlen=MOST_BLOCKS)
         """Blocks since then: the first step, and the medians of its columns."""
-        self._blocked = -1
-        """Last step of the last block."""
+        self._blocked = -1  # Last step of the last block
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """How far the blocks of earlier levels were from the median of their level."""
         self._waits: deque[tuple[int, int, int]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest broken-down steps since then: number, length, and the longest exposed wait of a rank."""
-        self._waiting: Collection[int] = ()
-        """The ranks of these."""
-        self._wander = np.zeros(1)
-        """Standard deviation of each row's blocks; 0 while they are too few."""
+        self._waiting: Collection[int] = ()  # The ranks of these
+        self._wander = np.zeros(1)  # Standard deviation of each row's blocks; 0 while they are too few
 
     @property
     def wander_ns(self) -> float:

@@ -32,10 +32,8 @@ from overlaptop.wire.commands import CHANGES, Command
 from overlaptop.wire.joining import MAX_HUBS
 from overlaptop.wire.messages import Found
 
-JOBS_S = 5.0
-"""How long reached hosts have to send their jobs."""
-SETTLE_S = 2.0
-"""How long connecting hosts have to list their jobs before the only job so far is chosen."""
+JOBS_S = 5.0  # How long reached hosts have to send their jobs
+SETTLE_S = 2.0  # How long connecting hosts have to list their jobs before the only job so far is chosen
 _HOSTS_NAMED = 3
 HERE = Target(socket.gethostname(), LOCAL)
 """This machine by a relay, which carries the connections to all nodes."""
@@ -49,8 +47,7 @@ class FollowedHost:
     host: RemoteHost | GatheredHost
     session: JobSession
     view: NodeView
-    records: tuple[JobRecord, ...] = ()
-    """Its jobs as of the last look."""
+    records: tuple[JobRecord, ...] = ()  # Its jobs as of the last look
 
     def look(self) -> None:
         try:
@@ -106,24 +103,20 @@ class ClusterSession:
         selector = selector or JobSelector()
         self._matches = selector.matches
         self._key = selector.key
-        self._chosen = selector.key is not None
-        """The user chose the job. Only its restart may replace it."""
+        self._chosen = selector.key is not None  # The user chose the job. Only its restart may replace it.
         self._readonly = readonly
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
         self._tap = tap
         self._fleet = JobState(clock_ns)
-        self._hosts = tuple(hosts)
-        """Those that the user named."""
+        self._hosts = tuple(hosts)  # Those that the user named
         self._nodes = tuple(self._follow(host) for host in hosts)
         """These, then those that their hubs have gathered."""
         self._last: Snapshot | None = None
         self._earlier: Snapshot | None = None
         """Last Snapshot of the previous job, until the present one is known."""
-        self._homes: frozenset[tuple[str, str]] = frozenset()
-        """Script and directory of the job, by host."""
-        self._beside: set[str] = set()
-        """Jobs that ran when the job was last seen to run: no restarts of it."""
+        self._homes: frozenset[tuple[str, str]] = frozenset()  # Script and directory of the job, by host
+        self._beside: set[str] = set()  # Jobs that ran when the job was last seen to run: no restarts of it
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
         self._look_at_s = 0.0

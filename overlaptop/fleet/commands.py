@@ -10,8 +10,7 @@ from overlaptop.wire.commands import ACCEPTED, RESTORE, WRITTEN, Command, Comman
 from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import SENT as SENT
 
-MAX_COMMANDS = 128
-"""Commands kept. Trials are dropped first."""
+MAX_COMMANDS = 128  # Commands kept. Trials are dropped first.
 UNANSWERED_NS = round(ANSWER_S * 1e9)
 STAGES = (SENT, ACCEPTED, "agreed", "recording", "writing", WRITTEN)
 """The stages of a successful capture, in order."""
@@ -23,12 +22,10 @@ class RankProgress:
 
     rank: int
     state: str
-    text: str
-    """``written``: the file. ``changed``: both values. After a failure: the reason."""
+    text: str  # ``written``: the file. ``changed``: both values. After a failure: the reason.
     live_overlap: float | None
     """Hidden over communication time of the measured steps just before. None if none was measured."""
-    live_steps: int
-    """Steps in ``live_overlap``."""
+    live_steps: int  # Steps in ``live_overlap``
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +34,21 @@ class CommandView:
 
     command: Command
     outcome: CommandOutcome
-    ranks: tuple[RankProgress, ...]
-    """Every rank that should report, or did."""
+    ranks: tuple[RankProgress, ...]  # Every rank that should report, or did
     id: str
     name: str
     by: str
     at_ns: int
     knob: str
-    value: int | None
-    """New value of a knob, or the value to try. None: the script's own value, or no knob."""
-    words: str
-    """``capture (steps 5)``."""
-    state: str
-    """The outcome's stage."""
+    value: int | None  # New value of a knob, or the value to try. None: the script's own value, or no knob.
+    words: str  # ``capture (steps 5)``
+    state: str  # The outcome's stage
     reason: str
     step: int | None
     done: bool
     old: str
     new: str
-    busy: bool
-    """Another command was running when this one came."""
+    busy: bool  # Another command was running when this one came
 
     @classmethod
     def of(

@@ -22,17 +22,12 @@ class Blame(Enum):
     """What stops the job, the most informative first."""
 
     NOT_ENTERED = "not entered"
-    ENDED = "ended"
-    """Some ranks ended without entering the collective, and never will."""
-    DELAYED = "delayed"
-    """All ranks have issued it. On some, the device has not reached it."""
-    DIFFERS = "differs"
-    """Some ranks issued another operation or size."""
+    ENDED = "ended"  # Some ranks ended without entering the collective, and never will
+    DELAYED = "delayed"  # All ranks have issued it. On some, the device has not reached it.
+    DIFFERS = "differs"  # Some ranks issued another operation or size
     CANNOT_LEAVE = "cannot leave"
-    UNKNOWN = "unknown"
-    """All ranks with known calls have issued it. Some ranks are unknown."""
-    NO_COLLECTIVE = "no collective"
-    """No rank is known to wait for another one."""
+    UNKNOWN = "unknown"  # All ranks with known calls have issued it. Some ranks are unknown.
+    NO_COLLECTIVE = "no collective"  # No rank is known to wait for another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +35,14 @@ class Hang:
     """The verdict."""
 
     blame: Blame
-    ranks: tuple[int, ...]
-    """Ranks to blame, in order. If none is, all ranks with known calls."""
+    ranks: tuple[int, ...]  # Ranks to blame, in order. If none is, all ranks with known calls.
     waiting: tuple[int, ...] = ()
-    op: str = ""
-    """Operation of the collective, as issued by the waiting ranks."""
+    op: str = ""  # Operation of the collective, as issued by the waiting ranks
     bytes: int | None = None
     group: str = ""
-    other: str = ""
-    """Operation that the blamed ranks issued instead, or ``""``."""
+    other: str = ""  # Operation that the blamed ranks issued instead, or ``""``
     other_bytes: int | None = None
-    at: str = ""
-    """Python line of the first of `ranks` whose line is known."""
+    at: str = ""  # Python line of the first of `ranks` whose line is known
     lines: tuple[tuple[tuple[int, ...], str], ...] = ()
     """If no rank is to blame: the ranks at each line, rarest line first."""
 

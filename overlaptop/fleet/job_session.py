@@ -37,8 +37,7 @@ stale."""
 class JobSelector:
     """Selects a job. The default selects the only one there is."""
 
-    key: str | None = None
-    """This job, and any restart of it (same script, same directory)."""
+    key: str | None = None  # This job, and any restart of it (same script, same directory)
     matches: Callable[[JobRecord], bool] | None = None
     """Hides all other jobs from this session. A launcher recognises its own job this way."""
 
@@ -83,22 +82,18 @@ class JobSession:
         self._node = node
         self._tap = tap
         self._fleet = fleet or JobState(clock_ns)
-        self.record: JobRecord | None = None
-        """The job that is shown or being joined."""
+        self.record: JobRecord | None = None  # The job that is shown or being joined
         self._connection: HubConnection | None = None
-        self._beside: set[str] = set()
-        """Jobs that ran when the job was last seen to run: no restarts of it."""
+        self._beside: set[str] = set()  # Jobs that ran when the job was last seen to run: no restarts of it
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
-        self._bursts = self._changes = 0
-        """Bursts requested by the viewer, and by changes of the job."""
+        self._bursts = self._changes = 0  # Bursts requested by the viewer, and by changes of the job
         self._first_step = 0
         self._dropped_earlier = 0
         self._look_at_s = 0.0
         self._look_note = ""
-        self._turned_away = ""
-        """Why the hub refuses this session, or speaks another protocol."""
+        self._turned_away = ""  # Why the hub refuses this session, or speaks another protocol
         self.jobs: tuple[JobRecord, ...] = ()
         """Live jobs that this session may choose, newest first, as of the last look."""
 

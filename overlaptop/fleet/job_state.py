@@ -37,8 +37,7 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.schema import Message
 
-MAX_TIMELINE_BYTES = 64 << 20
-"""Of all ranks together: as much as the compared ranks may have."""
+MAX_TIMELINE_BYTES = 64 << 20  # Of all ranks together: as much as the compared ranks may have
 MAX_NOTICES = 200
 
 
@@ -47,32 +46,26 @@ class _Command:
     """A command and its outcome, which may come in any order, and repeatedly."""
 
     command: Command | None = None
-    outcome: CommandOutcome | None = None
-    """Newest outcome from the hub. None before the first."""
+    outcome: CommandOutcome | None = None  # Newest outcome from the hub. None before the first.
     live: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Overlap and number of the steps just before, by rank."""
-    view: CommandView | None = None
-    """View of `outcome`, until a newer one comes."""
+    view: CommandView | None = None  # View of `outcome`, until a newer one comes
 
 
 @dataclass(slots=True)
 class Hub:
     """One hub: its connection, and what it says of its ranks."""
 
-    since_ns: int
-    """Unix time of the last change of ``state``."""
+    since_ns: int  # Unix time of the last change of ``state``
     state: HubState = HubState.WAITING
     note: str = ""
     job: Welcome | None = None
-    job_ended: bool = False
-    """The hub says that every rank has gone."""
+    job_ended: bool = False  # The hub says that every rank has gone
     replaying: bool = False
     silent: frozenset[int] = frozenset()
     dropped: int = 0
-    earlier_dropped: int = 0
-    """By the hubs that it replaced."""
-    frames_dropped: int = 0
-    """Frames lost on its connection."""
+    earlier_dropped: int = 0  # By the hubs that it replaced
+    frames_dropped: int = 0  # Frames lost on its connection
 
 
 class JobState:
@@ -89,12 +82,10 @@ class JobState:
         self._job = ""
         self._world_size = 0
         self._hubs: dict[str, Hub] = {}
-        self._away: frozenset[str] = frozenset()
-        """Nodes that were not live in the last Snapshot."""
+        self._away: frozenset[str] = frozenset()  # Nodes that were not live in the last Snapshot
         self._ranks: dict[int, RankState] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
-        self._commands: dict[str, dict[str, _Command]] = {}
-        """By id and node."""
+        self._commands: dict[str, dict[str, _Command]] = {}  # By id and node
         self._merged: dict[str, tuple[object, CommandView]] = {}
         """By id: its parts, and the view of all nodes together."""
         self._old_commands: deque[str] = deque(maxlen=MAX_COMMANDS)

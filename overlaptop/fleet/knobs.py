@@ -14,12 +14,10 @@ NOT_ALLOWED = f"{HOW_TO_ALLOW} changes"
 class JobKnob:
     """One knob of the job."""
 
-    knob: Knob
-    """The description of the lowest rank that has it."""
+    knob: Knob  # The description of the lowest rank that has it
     differs: bool
     """Ranks have different values, or some have none. This happens only briefly, during a change."""
-    refusal: str
-    """Why it cannot be changed, with the rank that refuses. Empty if it can."""
+    refusal: str  # Why it cannot be changed, with the rank that refuses. Empty if it can.
 
 
 def job_knobs(ranks: Iterable[tuple[RankInfo | None, tuple[Knob, ...]]]) -> tuple[JobKnob, ...]:

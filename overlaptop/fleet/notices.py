@@ -13,8 +13,7 @@ TOGETHER_NS = 10_000_000_000
 class GroupedNotice:
     """A notice, and the ranks that sent it."""
 
-    at_ns: int
-    """Unix time of the first notice."""
+    at_ns: int  # Unix time of the first notice
     level: str
     text: str
     ranks: tuple[int, ...]

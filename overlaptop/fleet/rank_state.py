@@ -15,17 +15,13 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import StackSamples, StepDetail, StepTotals
 
 RECENT_DETAILS = 8
-MAX_RANK_TIMELINE_BYTES = 4 << 20
-"""Several hundred steps."""
+MAX_RANK_TIMELINE_BYTES = 4 << 20  # Several hundred steps
 SHIFTED_NS = 1_000_000_000
 """Tolerance for a message's time when the hub's history is sent again: the clock of another host is known
 better by then. A process that takes a rank's place needs longer to start."""
-MAX_STACKS = 30
-"""StackSamples kept of a rank, one a second."""
-MAX_SAMPLES = 128
-"""Samples kept of a rank's GPU: LONGEST_WINDOW_S at two a second."""
-LIVE_STEPS = 32
-"""Measured steps before a command acts, as the baseline for its effect."""
+MAX_STACKS = 30  # StackSamples kept of a rank, one a second
+MAX_SAMPLES = 128  # Samples kept of a rank's GPU: LONGEST_WINDOW_S at two a second
+LIVE_STEPS = 32  # Measured steps before a command acts, as the baseline for its effect
 _pack = msgspec.msgpack.Encoder().encode
 
 

@@ -25,8 +25,7 @@ class Recorder:
     """The tap of a session. Between recordings it keeps the job's state, with which the next one begins."""
 
     def __init__(self) -> None:
-        self.path = Path()
-        """The file of the present or last recording."""
+        self.path = Path()  # The file of the present or last recording
         self._read: list[tuple[str, Sequence[Message]]] = []
         self._keyframes: dict[str, Keyframe] = {}
         self._writer: RecordingWriter | None = None

@@ -16,10 +16,8 @@ from overlaptop.wire.messages import StepTotals, Welcome
 if TYPE_CHECKING:
     from overlaptop.recording.reader import Recording
 
-BEFORE_NS = 180_000_000_000
-"""Time read before the shown moment, for figures, findings and past steps."""
-CATCH_UP_NS = 500_000_000
-"""Recorded time per tick while catching up with a moment."""
+BEFORE_NS = 180_000_000_000  # Time read before the shown moment, for figures, findings and past steps
+CATCH_UP_NS = 500_000_000  # Recorded time per tick while catching up with a moment
 GAP_NS, GAP_PARTS = 250_000_000, 64
 """Maximum time between two ticks, so that stale ranks are noticed; in a gap without messages, also the part
 of the gap so far that a tick may last."""
@@ -40,10 +38,8 @@ class ReplaySession(ReadSession):
         self.recording, self.speed = recording, speed
         self._monotonic_s = monotonic_s
         self.job_key: str | None = None
-        self.paused = False
-        """Set by `pause`."""
-        self.at_ns = 0
-        """The shown moment: Unix time on the recorder's clock."""
+        self.paused = False  # Set by `pause`
+        self.at_ns = 0  # The shown moment: Unix time on the recorder's clock
         self._latest: Snapshot
         self._seek(recording.first_ns)
 

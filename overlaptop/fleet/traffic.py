@@ -10,8 +10,7 @@ from overlaptop.timeline.averages import mean_of_known
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 from overlaptop.wire.messages import StepTotals
 
-WINDOW_S = 10.0
-"""Window of the rates. It grows to whole steps if steps are long."""
+WINDOW_S = 10.0  # Window of the rates. It grows to whole steps if steps are long.
 LONGEST_WINDOW_S = 60.0
 MAX_STEPS = 600
 NAMED_S = 180.0
@@ -39,15 +38,13 @@ class Traffic:
     over: str
     """``nvlink`` or ``pcie``: the link that this GPU's collectives use within the node. ``nic``: the
     adapter nearest to it, for those between nodes."""
-    rx_bytes_per_s: int | None
-    """From the link's counters."""
+    rx_bytes_per_s: int | None  # From the link's counters
     tx_bytes_per_s: int | None
     collectives_rx_bytes_per_s: int | None
     """From the sizes of the collectives of all the job's ranks on this GPU."""
     collectives_tx_bytes_per_s: int | None
     window_s: float
-    reason: str
-    """Why a figure is not known. Empty if all are."""
+    reason: str  # Why a figure is not known. Empty if all are.
 
 
 class StepWindow:

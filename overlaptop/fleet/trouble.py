@@ -20,8 +20,7 @@ NOTICED_NS = 100_000_000
 """Maximum delay with which a hub notices a death. Ranks that fail because of it report that at once. Ranks
 that a launcher ends because of another failure die later than this."""
 STALE_AFTER_S = 5.0
-FIRST_STEP_AFTER_S = 20.0
-"""Time from a job's start to its first step before anything is reported."""
+FIRST_STEP_AFTER_S = 20.0  # Time from a job's start to its first step before anything is reported
 STALE_AFTER_STEPS = 5
 """A rank is stale once its newest step is older than STALE_AFTER_S and five recent medians."""
 _RECENT_STEPS = 32
@@ -29,31 +28,24 @@ HUNG_AFTER_S = 120.0
 """How long a rank may keep the others waiting, for example for a checkpoint. If the job is known to pause,
 the limit is `HUNG_AFTER_PAUSES` times its longest pause."""
 HUNG_AFTER_PAUSES = 2.0
-_MAY_BE_A_PAUSE = (Blame.NOT_ENTERED, Blame.DELAYED, Blame.UNKNOWN)
-"""All other kinds certainly never end."""
+_MAY_BE_A_PAUSE = (Blame.NOT_ENTERED, Blame.DELAYED, Blame.UNKNOWN)  # All other kinds certainly never end
 
 
 class Kind(Enum):
     """Kind of problem."""
 
-    FAILED = "failed"
-    """A rank failed first and sent the reason."""
-    DIED = "died"
-    """A rank ended without a reason: by a signal, or os._exit."""
-    ALL_DIED = "all died"
-    """All ranks died in the same way, so one cause may have killed each of them."""
-    SILENT = "silent"
-    """The hub receives nothing from some ranks, and no step of theirs ends."""
+    FAILED = "failed"  # A rank failed first and sent the reason
+    DIED = "died"  # A rank ended without a reason: by a signal, or os._exit
+    ALL_DIED = "all died"  # All ranks died in the same way, so one cause may have killed each of them
+    SILENT = "silent"  # The hub receives nothing from some ranks, and no step of theirs ends
     WAITING = "waiting"
     """As HUNG, but the blamed rank may still come, for example after it has saved a checkpoint."""
     HUNG = "hung"
     """No step ends, no collective is issued, and some ranks are in one that others keep from ending."""
-    NO_STEP = "no step"
-    """All ranks still send messages, but no step ends."""
+    NO_STEP = "no step"  # All ranks still send messages, but no step ends
     NO_FIRST_STEP = "no first step"
     """No rank has made a step, and none is known to advance: they prepare, or wait for each other."""
-    NO_STEP_SEEN = "no step seen"
-    """The script runs, but the agent has seen no step on any rank."""
+    NO_STEP_SEEN = "no step seen"  # The script runs, but the agent has seen no step on any rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +55,14 @@ class Trouble:
     kind: Kind
     ranks: tuple[int, ...]
     """Affected ranks; empty if none can be blamed. Before the first step: those not connected yet."""
-    since_ns: int
-    """Unix time of the end, or of the newest step. Before the first step, of the job's start."""
-    why: str = ""
-    """``ValueError: ...``, as sent by the rank. If no step is seen, the agent's reason."""
-    others: int = 0
-    """Ranks that ended badly after this one."""
+    since_ns: int  # Unix time of the end, or of the newest step. Before the first step, of the job's start.
+    why: str = ""  # ``ValueError: ...``, as sent by the rank. If no step is seen, the agent's reason.
+    others: int = 0  # Ranks that ended badly after this one
     hang: Hang | None = None
     """The hang, if `kind` is HUNG or WAITING. Without a step, the ranks' lines, if known."""
-    lasted_ns: int = 0
-    """Time until now, if no rank has made a step."""
-    silent: bool = False
-    """The hub receives nothing from the affected ranks."""
-    exit_code: int | None = None
-    """RankEnd's exit code of the first rank that ended badly."""
+    lasted_ns: int = 0  # Time until now, if no rank has made a step
+    silent: bool = False  # The hub receives nothing from the affected ranks
+    exit_code: int | None = None  # RankEnd's exit code of the first rank that ended badly
     hosts: tuple[str, ...] = ()
     """The hosts of silent ranks, if all of their ranks are silent and the job has other hosts."""
 

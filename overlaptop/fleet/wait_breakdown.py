@@ -35,8 +35,7 @@ RESTARTED_NS = 1_000_000_000
 """A lower-numbered step that began this much later comes from restarted ranks, which count from 0 again."""
 FAR_AHEAD_NS = 3_000_000_000
 """All ranks are shown at their newest common step if it began this much later than the broken-down one."""
-LEAD_STEPS = 3, 16
-"""Fewest and most measured steps that show whether the CPU launches ahead of the GPU."""
+LEAD_STEPS = 3, 16  # Fewest and most measured steps that show whether the CPU launches ahead of the GPU
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
 DISTURBED = "a capture or a change disturbed the step"

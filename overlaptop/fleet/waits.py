@@ -17,10 +17,8 @@ from overlaptop.timeline.arrivals import (
     passed_on_waits,
 )
 
-MOST = 0.6
-"""Minimum share of a step's waiting caused by its late rank. Others may be last by a little."""
-LATE_SHARE = 0.6
-"""A rank is late if it is last in at least this share of steps or collectives."""
+MOST = 0.6  # Minimum share of a step's waiting caused by its late rank. Others may be last by a little.
+LATE_SHARE = 0.6  # A rank is late if it is last in at least this share of steps or collectives
 SHARED_SHARE = 0.9
 """A few alternating ranks are late if together they are last in at least this share of collectives."""
 WORTH_SHARE = 0.04
@@ -29,14 +27,11 @@ Ranks of healthy jobs differ by a few hundredths."""
 HOST_WORTH_SHARE = 0.1
 """The same minimum for ranks whose GPUs have no work ahead, or that have none. A busy machine disturbs them
 more."""
-ALWAYS = 0.95
-"""A rank that is late in this share of its collectives is no victim of a busy machine."""
-RECEIVES_SHARE = 0.25
-"""From this share of waiting in receives on, the cause may be a pipeline's schedule."""
+ALWAYS = 0.95  # A rank that is late in this share of its collectives is no victim of a busy machine
+RECEIVES_SHARE = 0.25  # From this share of waiting in receives on, the cause may be a pipeline's schedule
 COSTLY_SHARE = 0.02
 """Minimum share of the step for a warning. A smaller share that is not attributed leaves no doubt."""
-FIRST_STEPS = 2
-"""First steps of a running job: they compile, allocate and fill caches."""
+FIRST_STEPS = 2  # First steps of a running job: they compile, allocate and fill caches
 TRANSFERS_EACH_NS, KEPT_TRANSFERS = 250_000_000, 2400
 """Minimum time between kept steps, and steps kept: ten minutes of short ones."""
 NOT_ATTRIBUTED_SHARE = 0.1
@@ -49,10 +44,8 @@ toss, and of 20 tosses, 60 % are heads every fourth time."""
 class SharedGpu(NamedTuple):
     """A rank's time in a step in which another rank computes on its GPU."""
 
-    wait_ns: int
-    """Exposed waiting."""
-    idle_ns: int
-    """Time without work of its own; it may be ready and wait for the other's kernels."""
+    wait_ns: int  # Exposed waiting
+    idle_ns: int  # Time without work of its own; it may be ready and wait for the other's kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +53,8 @@ class StepWaits:
     """One step of all ranks, or a whole trace."""
 
     step: int
-    start_ns: int
-    """Unix time when the first rank began it."""
-    step_ns: int
-    """Mean over ranks."""
+    start_ns: int  # Unix time when the first rank began it
+    step_ns: int  # Mean over ranks
     collectives: tuple[Collective, ...]
     """Collectives that began in it on any rank, in order of their first start. A running job has them only
     for the newest step."""
@@ -71,10 +62,8 @@ class StepWaits:
     """By rank with a timeline of the step. Parts missing from a shortened timeline are not attributed."""
     lateness: Lateness | None
     """None if none of its collectives is attributed. A passed-on wait counts against its root."""
-    passed_on_wait: PassedOnWait | None
-    """The passed-on wait with the most waiting. None if there is none."""
-    shared: Mapping[int, SharedGpu] = field(default_factory=dict)
-    """By rank that shares its GPU."""
+    passed_on_wait: PassedOnWait | None  # The passed-on wait with the most waiting. None if there is none.
+    shared: Mapping[int, SharedGpu] = field(default_factory=dict)  # By rank that shares its GPU
 
     @classmethod
     def of(
@@ -112,13 +101,10 @@ class StepTransfer(NamedTuple):
     """Transfer time of one step."""
 
     step: int
-    start_ns: int
-    """Unix time when the first rank began it."""
+    start_ns: int  # Unix time when the first rank began it
     collectives: int
-    bytes: int
-    """Bytes of all collectives."""
-    transfer_ns: float
-    """Mean over ranks."""
+    bytes: int  # Bytes of all collectives
+    transfer_ns: float  # Mean over ranks
 
 
 class TransferHistory:
@@ -162,14 +148,12 @@ class WaitWindow:
     exposed_wait_ns: int
     """Waiting of a rank without compute beside it, as the mean over steps and over all ranks but the late
     one. If there is no late rank, the rank that caused most of the waiting is left out."""
-    share: float
-    """`exposed_wait_ns` as a share of the steps' time."""
+    share: float  # `exposed_wait_ns` as a share of the steps' time
     not_attributed_share: float
     """Exposed time of the same ranks that is not attributed, as a share. It may be waiting, too."""
     late_rank: int | None = None
     """Rank that caused most of the waiting in most steps. None if several did in most steps, or nobody."""
-    late_steps: int = 0
-    """Number of steps that `late_rank` was late in."""
+    late_steps: int = 0  # Number of steps that `late_rank` was late in
     passed_on_wait: PassedOnWait | None = None
     """Of the newest step: through which ranks of other groups wait. None if there is none."""
     waits_ns: Mapping[int, float] = field(default_factory=dict)

@@ -7,12 +7,10 @@ from statistics import median
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import WORTH_SHARE
 
-MOST_COMPARED = 16
-"""Maximum number of ranks. The details of more would be megabytes a second."""
+MOST_COMPARED = 16  # Maximum number of ranks. The details of more would be megabytes a second.
 _MOST_SUSPECTS, _MOST_OF_NODE = 4, 6
 """Compared ranks that may be late, and ranks of the first one's node. The rest is of other nodes."""
-_STEPS, _LEAST_STEPS = 5, 3
-"""Newest measured steps that show how much of the communication is exposed."""
+_STEPS, _LEAST_STEPS = 5, 3  # Newest measured steps that show how much of the communication is exposed
 _EVERY_NS = 1_000_000_000
 
 

@@ -13,10 +13,8 @@ from overlaptop.wire.messages import StepTotals
 HISTORY_STEPS, LEAST_HISTORY_STEPS, MOST_HISTORY_STEPS = 600, 64, 1 << 17
 """Most steps kept of a rank, the fewest, and the most of all ranks: some 100 MB."""
 WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
-LEAST_STEPS = 3
-"""Minimum number of steps in a window of seconds, if steps are long."""
-LAST_STEPS = 10
-"""Steps in Window.STEPS."""
+LEAST_STEPS = 3  # Minimum number of steps in a window of seconds, if steps are long
+LAST_STEPS = 10  # Steps in Window.STEPS
 EVIDENCE_STEPS, LEAST_EVIDENCE_STEPS, MOST_EVIDENCE_STEPS = 120, 16, 1 << 14
 """Newest measured steps since the job changed that rules read: most of a rank, fewest, most of all ranks.
 More would cost more time."""
@@ -41,16 +39,13 @@ class WindowSteps(NamedTuple):
     """A rank's steps of a window, oldest first."""
 
     view: RankView
-    lengths_ns: Sequence[int]
-    """Of the steps that no command disturbed and without a stall."""
+    lengths_ns: Sequence[int]  # Of the steps that no command disturbed and without a stall
     measured: Sequence[StepTotals]
     """Those steps with lane totals, up to the step of the rank's row; if there are none, that step. If
     ranks have measured some common steps, only those: all ranks' figures then cover the same time.
     """
-    cut: bool = False
-    """The window has more steps than can be kept or read."""
-    paused_steps: int = 0
-    """Steps left out because the job paused in them."""
+    cut: bool = False  # The window has more steps than can be kept or read
+    paused_steps: int = 0  # Steps left out because the job paused in them
 
 
 def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int = 0) -> list[WindowSteps]:

@@ -14,13 +14,10 @@ from overlaptop.timeline.coherence import FAR_NS
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.spans import Spans, from_bounds
 
-Times: TypeAlias = NDArray[np.int64]
-"""Shape (n,), Unix time in ns."""
+Times: TypeAlias = NDArray[np.int64]  # Shape (n,), Unix time in ns
 
-LANES = tuple(Lane)
-"""`Activities.lane` holds indices into this."""
-MAX_NS = 1 << 62
-"""Upper bound of all times, required by overlaptop.timeline.spans."""
+LANES = tuple(Lane)  # `Activities.lane` holds indices into this
+MAX_NS = 1 << 62  # Upper bound of all times, required by overlaptop.timeline.spans
 FAR_AWAY = "a time in it lies centuries away"
 
 
@@ -34,10 +31,8 @@ class Activities:
     """When the CPU launched each, on the GPU's clock. NOT_LAUNCHED_NS if the launch is not in the trace."""
     lane: NDArray[np.int8]
     is_kernel: NDArray[np.bool_]
-    queue: NDArray[np.int64]
-    """A number for each stream of each device, or for each thread."""
-    device: NDArray[np.int64]
-    """A number for each GPU; 0 for CPUs."""
+    queue: NDArray[np.int64]  # A number for each stream of each device, or for each thread
+    device: NDArray[np.int64]  # A number for each GPU; 0 for CPUs
     names: list[str]
     args: list[Args]
 

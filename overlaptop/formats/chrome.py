@@ -32,8 +32,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
 
     device: Scalar = None
     stream: Scalar = None
-    correlation: Scalar = None
-    """The same number in a CPU launch and in the GPU activity it launched."""
+    correlation: Scalar = None  # The same number in a CPU launch and in the GPU activity it launched
     collective: Scalar = msgspec.field(default=None, name="Collective name")
     in_elements: Scalar = msgspec.field(default=None, name="In msg nelems")
     out_elements: Scalar = msgspec.field(default=None, name="Out msg nelems")
@@ -63,8 +62,7 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     ts: int | float | None = None
     dur: int | float | None = None
     """Only events with a duration matter. The others are instants, flows and thread names."""
-    pid: Scalar = None
-    """GPU number for GPU activity. In merged traces, the process's number is added."""
+    pid: Scalar = None  # GPU number for GPU activity. In merged traces, the process's number is added.
     tid: Scalar = None
     args: Args | None = None
 

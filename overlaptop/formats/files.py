@@ -11,12 +11,10 @@ from pathlib import Path
 
 from overlaptop.text import shortened
 
-MAX_TEXT_BYTES = 1 << 30
-"""Unpacked text of one trace: about five million events."""
+MAX_TEXT_BYTES = 1 << 30  # Unpacked text of one trace: about five million events
 SUFFIXES = (".json", ".json.gz")
 _NAMED_CHARS = 200
-_MANY = 4
-"""Numbers up to this many times the number of files are ranks. Process ids are higher."""
+_MANY = 4  # Numbers up to this many times the number of files are ranks. Process ids are higher.
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

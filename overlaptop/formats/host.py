@@ -23,8 +23,7 @@ from overlaptop.timeline.spans import innermost
 BACKENDS = ("gloo", "cpu:gloo")
 _COLLECTIVE = "gloo:"
 _CATEGORIES = frozenset(("cpu_op", "user_annotation"))
-_ISSUES = ("c10d::", "_c10d_functional::")
-"""Operators that hand over a collective, or wait for one."""
+_ISSUES = ("c10d::", "_c10d_functional::")  # Operators that hand over a collective, or wait for one
 _COMPUTES = re.compile(
     r"(?!autograd::engine::|\w*c10d_functional::wait_tensor|c10d::monitored_barrier_)\w+::"
     r"|\w+Backward\d+$"  # from torch itself: those from Python have no number

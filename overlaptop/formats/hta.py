@@ -25,11 +25,9 @@ _COMPUTE, _COMM, _OTHER = range(3)
 _COMM_KERNEL = re.compile(r"^nccl.*Kernel")
 _MEMORY_NAME = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
 _NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
-_MAX_US = float(1 << 52)
-"""Same bound as in our own reader, see activities.MAX_NS."""
+_MAX_US = float(1 << 52)  # Same bound as in our own reader, see activities.MAX_NS
 
-Micros: TypeAlias = NDArray[np.float64]
-"""Times in µs."""
+Micros: TypeAlias = NDArray[np.float64]  # Times in µs
 Table: TypeAlias = NDArray[np.void]
 """One rank's events as in HTA's table, with times rounded in the same way."""
 _COLUMNS = np.dtype(
@@ -83,11 +81,9 @@ class Figures:
     exposed communication (0 if lengths of -1 µs make it negative).
     """
 
-    step_names: tuple[str, ...]
-    """Names of its ProfilerStep annotations, at most two."""
+    step_names: tuple[str, ...]  # Names of its ProfilerStep annotations, at most two
     windowed: Breakdown
-    everything: Breakdown
-    """Without the window. Not computed if two names already rule it out."""
+    everything: Breakdown  # Without the window. Not computed if two names already rule it out.
 
 
 def figures(events: Sequence[Event]) -> Figures:

@@ -27,8 +27,7 @@ from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
 
-_AT_ONCE_BYTES = 2 << 30
-"""Text unpacked at the same time, in all processes together."""
+_AT_ONCE_BYTES = 2 << 30  # Text unpacked at the same time, in all processes together
 _GZIP_RATIO = 20
 _NAMED_CHARS = 200
 _MISSING_CHARS = 40
@@ -42,20 +41,16 @@ MAX_WORKERS = 16
 class TracedJob:
     """The job in a set of traces."""
 
-    name: str
-    """Name of the file or folder, without its suffixes."""
+    name: str  # Name of the file or folder, without its suffixes
     path: Path
-    world_size: int
-    """From the traces, else the number of traces."""
-    ranks: tuple[RankSummary, ...]
-    """By rank."""
+    world_size: int  # From the traces, else the number of traces
+    ranks: tuple[RankSummary, ...]  # By rank
     whole: tuple[StepTotals, ...]
     """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
     waits: Mapping[int, StepWaits]
     """Who waited for whom, by step number, including WHOLE_TRACE. Empty by HolisticTraceAnalysis's rules,
     which do not distinguish waiting from transfer."""
-    remarks: tuple[str, ...] = ()
-    """Files left out of the folder, and the choice made among the others."""
+    remarks: tuple[str, ...] = ()  # Files left out of the folder, and the choice made among the others
 
     @property
     def step_numbers(self) -> list[int]:
@@ -79,8 +74,7 @@ class _ReadTrace(NamedTuple):
     path: Path
     summaries: tuple[RankSummary, ...]
     """If there are other files: the GPU that computes most. Else all GPUs, by number."""
-    knows_rank: bool
-    """False if the rank is only the file's number."""
+    knows_rank: bool  # False if the rank is only the file's number
     figures: hta.Figures | None
 
     @property
@@ -96,8 +90,7 @@ class _ReadTrace(NamedTuple):
         return self.start_ns + self.summaries[0].whole.step_ns
 
 
-_Read: TypeAlias = Callable[[int], _ReadTrace | TraceError]
-"""Reads the file of that number."""
+_Read: TypeAlias = Callable[[int], _ReadTrace | TraceError]  # Reads the file of that number
 
 
 def analyze(

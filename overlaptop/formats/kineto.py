@@ -55,18 +55,14 @@ LAUNCH_CATEGORIES = frozenset(
 _BLOCKS = re.compile(r"(?:cuda|cu|hip)(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
 """Calls that make the CPU wait for its GPU."""
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)(?:\w*Launch\w*|Mem\w+Async)")
-LONG_LAUNCH = 10.0
-"""A launch this many times as long as the median one was waiting for a free queue slot."""
+LONG_LAUNCH = 10.0  # A launch this many times as long as the median one was waiting for a free queue slot
 _OF_A_DEVICE = re.compile(r"(?:mtia|hpu|xpu|npu|privateuse1|glow)_\w+")
 """Categories of devices that are neither a CPU nor a known GPU."""
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
 _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)
-PEER_COPY = "Memcpy PtoP"
-"""torch.profiler's name of copies from one GPU to another."""
-MAX_WORLD = 1_000_000
-"""Maximum plausible number of ranks."""
-_Processes: TypeAlias = dict[int, Scalar]
-"""By device, the process that launched on it. None: any process."""
+PEER_COPY = "Memcpy PtoP"  # torch.profiler's name of copies from one GPU to another
+MAX_WORLD = 1_000_000  # Maximum plausible number of ranks
+_Processes: TypeAlias = dict[int, Scalar]  # By device, the process that launched on it. None: any process.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +70,15 @@ class RankTrace:
     """The data of one file."""
 
     path: Path
-    rank: int | None
-    """None if the trace does not say."""
+    rank: int | None  # None if the trace does not say
     trace: Trace
     activities: Activities
-    annotations: tuple[Annotation, ...]
-    """By number."""
+    annotations: tuple[Annotation, ...]  # By number
     remarks: tuple[str, ...] = ()
     """Contradictions that were left out or corrected, as text with their number."""
     on_host: bool = False
     """The trace has no GPU activity: it shows only CPUs, and compute is an upper bound."""
-    blocked: Spans = field(default_factory=empty)
-    """When the GPU blocked the CPU, on the GPU's clock."""
+    blocked: Spans = field(default_factory=empty)  # When the GPU blocked the CPU, on the GPU's clock
 
     @property
     def gpu(self) -> int | None:

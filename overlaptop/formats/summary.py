@@ -22,18 +22,14 @@ from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import MAX_COLLECTIVES, CollectiveSpan, RankInfo, StepDetail, StepTotals
 
 SOURCE_REASON = "torch.profiler trace"
-UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
-"""Traces contain neither."""
+UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1  # Traces contain neither
 MAX_SEGMENTS = 4096
 """Segments of a lane in a step's detail. A terminal has fewer cells, but the user may zoom in."""
-MAX_ELEMENTS = 1 << 48
-"""Elements of one collective. A larger count is ignored as wrong."""
-MAX_MEMBERS = 1 << 20
-"""Ranks of a process group."""
+MAX_ELEMENTS = 1 << 48  # Elements of one collective. A larger count is ignored as wrong.
+MAX_MEMBERS = 1 << 20  # Ranks of a process group
 LEAST_COLLECTIVES, START_NS = 4, 1_000_000_000
 """A profiler takes seconds to start. A trace with fewer collectives does not show it."""
-MAX_WORDS = 256
-"""Characters of a name from the trace."""
+MAX_WORDS = 256  # Characters of a name from the trace
 _ANY_COLLECTIVE = "ncclKernel_SendRecv_"
 _RANKS = re.compile(r"\[(\d{1,7}(?:, ?\d{1,7})*)(, ?\.{3}, ?\d{1,7})?\]", re.ASCII)
 
@@ -44,19 +40,15 @@ class RankSummary:
 
     info: RankInfo
     steps: tuple[StepTotals, ...]
-    details: tuple[StepDetail, ...]
-    """Of the whole trace, then of each step. Empty unless requested."""
-    whole: StepTotals
-    """From the first activity to the last, including those outside steps."""
+    details: tuple[StepDetail, ...]  # Of the whole trace, then of each step. Empty unless requested.
+    whole: StepTotals  # From the first activity to the last, including those outside steps
     lanes: "Lanes" = field(repr=False, compare=False)
     calls: tuple[CollectiveSpan, ...] = ()
     """Its collectives with a known group, Unix ns. The group's name includes its ranks."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Ranks of those groups, if the trace has them."""
-    remarks: tuple[str, ...] = ()
-    """Records left out or corrected, as text with their number."""
-    clock_error_ns: int = 0
-    """Possible error of the rank's times against other ranks', if they were shifted."""
+    remarks: tuple[str, ...] = ()  # Records left out or corrected, as text with their number
+    clock_error_ns: int = 0  # Possible error of the rank's times against other ranks', if they were shifted
 
 
 class Lanes(NamedTuple):

@@ -26,10 +26,8 @@ from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
 
 LEAST_OFFSET_NS = 50_000
 """On one clock, ends differ by up to 44 µs in the median, but not by that much in every collective."""
-LEAST_COLLECTIVES = 3
-"""With fewer, one collective with an odd end would look like an offset."""
-CERTAIN = 2
-"""An offset is corrected if it is at least this many times its possible error."""
+LEAST_COLLECTIVES = 3  # With fewer, one collective with an odd end would look like an offset
+CERTAIN = 2  # An offset is corrected if it is at least this many times its possible error
 LEAST_STEADY_NS, STEADY = 10_000, 5
 """A smaller offset is corrected if it is at least STEADY times its possible error."""
 _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
@@ -39,13 +37,10 @@ _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
 class _Clock:
     """One rank's clock relative to the first rank that it shares collectives with."""
 
-    offset_ns: float = 0.0
-    """How far it is ahead at `at_ns`."""
-    drift: float = 0.0
-    """Drift in ns per ns."""
+    offset_ns: float = 0.0  # How far it is ahead at `at_ns`
+    drift: float = 0.0  # Drift in ns per ns
     at_ns: int = 0
-    error_ns: int = 0
-    """Possible error of an offset: twice the deviation that nine in ten ends stay within."""
+    error_ns: int = 0  # Possible error of an offset: twice the deviation that nine in ten ends stay within
 
     def ahead_ns(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how far it is ahead at these times, shape (n,)."""

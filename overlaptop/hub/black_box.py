@@ -12,14 +12,11 @@ from overlaptop.recording.black_boxes import ENDED, FAILED, FOUND, HUNG
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, RankEnd, RankStalled, Welcome
 
-SETTLE_S = 5.0
-"""Wait after the first rank hangs or fails, until the others have reported."""
-AGAIN_S = 120.0
-"""Minimum time between two recordings of one kind. The later replaces the earlier."""
+SETTLE_S = 5.0  # Wait after the first rank hangs or fails, until the others have reported
+AGAIN_S = 120.0  # Minimum time between two recordings of one kind. The later replaces the earlier.
 _HUNG_FOR_LONG = "hung for long"
 """A hang's second and last recording: it is long enough to be called a hang."""
-MOST_FOUND = 4
-"""Maximum recordings of findings for one hub, each of another rule."""
+MOST_FOUND = 4  # Maximum recordings of findings for one hub, each of another rule
 _MOST_STATUSES = 1000
 """Maximum status messages. A job that stalled for longer does not get one for each second."""
 _S = 1_000_000_000
@@ -41,8 +38,7 @@ class HubBlackBox:
         self._due_s: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
         self._hung: set[int] = set()
-        self._found: set[str] = set()
-        """Rules of the findings whose recording is written or due."""
+        self._found: set[str] = set()  # Rules of the findings whose recording is written or due
         self._refused = False
 
     def see(self, message: FromRank, now_s: float) -> None:

@@ -37,21 +37,17 @@ _SEND_HIGH_WATER = 1024
 _LIMITS = {"SNDHWM": _SEND_HIGH_WATER, "RCVHWM": 16, "MAXMSGSIZE": 1 << 16}
 _MAX_RECEIVED_AT_ONCE = 256
 _LINGER_MS = 200
-_LATE_S = 2.0
-"""A longer pause between two calls of `receive` means that this process was stopped."""
-_STALE_S = 1.0
-"""Commands received for this long after such a pause may be old, so they are dropped."""
+_LATE_S = 2.0  # A longer pause between two calls of `receive` means that this process was stopped
+_STALE_S = 1.0  # Commands received for this long after such a pause may be old, so they are dropped
 
-_OVER_ROOT = 2
-"""Index of the connection to the root, after the two ROUTERs."""
+_OVER_ROOT = 2  # Index of the connection to the root, after the two ROUTERs
 _OVER_ROOT_S = 0.8
 """Interval between batches over the root, which handles those of all hubs, once the history is sent. All
 hubs send at the same moments, so the root and its readers wake less often, and ranks are equally recent."""
 _OVER_ROOT_HISTORY_BYTES = 4 << 20
 """History of all nodes together over the root: a second's work for a dashboard."""
 
-_Address = tuple[int, bytes]
-"""The socket's index, and the identity on it."""
+_Address = tuple[int, bytes]  # The socket's index, and the identity on it
 
 
 class DashboardClient(ReaderQueue):
@@ -81,8 +77,7 @@ class DashboardServer:
         ranks: RankServer,
         found: Callable[[str, float], None],
     ) -> None:
-        self._bursts = 0
-        """Bursts that dashboards have requested from the ranks that they watch."""
+        self._bursts = 0  # Bursts that dashboards have requested from the ranks that they watch
         self._welcome = encode(welcome)
         self._world_size = welcome.world_size
         self._history, self._commands, self._ranks, self._found = history, commands, ranks, found
@@ -93,8 +88,7 @@ class DashboardServer:
         self._routers = [self._bind(path), self._bind(view_path)]
         """And the connection to the root, if any: it has the same frames."""
         self._root: GatherRoot | None = None
-        self._gathered = b""
-        """GatheredHubs, if this is the root."""
+        self._gathered = b""  # GatheredHubs, if this is the root
         self._link: RootLink | None = None
         self._over_root_due_s = 0.0
 

@@ -51,12 +51,10 @@ from overlaptop.wire.messages import RankEnd, RankInfo
 
 ANSWER_S = 15.0
 """Longer than ranks wait for each other: a rank that has reported nothing by then will report nothing."""
-END_S = 600.0
-"""Timeout after a rank's last report. Beyond it, the rank hangs, or its steps take minutes."""
+END_S = 600.0  # Timeout after a rank's last report. Beyond it, the rank hangs, or its steps take minutes.
 _PATIENCE_S = {SENT: ANSWER_S, TRYING: 3_600.0}
 """Timeouts by a rank's last report, else END_S. A trial takes as long as its steps."""
-_MAX_UNDER_WAY = _MAX_DONE = 64
-"""Maximum commands. Tuning a knob takes dozens of trials."""
+_MAX_UNDER_WAY = _MAX_DONE = 64  # Maximum commands. Tuning a knob takes dozens of trials.
 _MAX_FILE_BYTES = 1 << 18
 _SHORT_CHARS = 40
 """Maximum length of a rank's text if those of thousands of ranks do not fit into one frame."""
@@ -198,13 +196,10 @@ def _why(ranks: Sequence[RankOutcome]) -> str:
 class HubExecution(CommandProgress):
     """One command and its progress in the hub."""
 
-    published: CommandOutcome = field(init=False)
-    """The outcome as last judged."""
-    reported_s: float = 0.0
-    """When a rank last reported, or the command was forwarded."""
+    published: CommandOutcome = field(init=False)  # The outcome as last judged
+    reported_s: float = 0.0  # When a rank last reported, or the command was forwarded
     knob: Knob | None = None
-    ended_as: str = ""
-    """The last final state passed to ``ended``."""
+    ended_as: str = ""  # The last final state passed to ``ended``
     forgotten: bool = False
     """Another process has replaced a rank that reported on it, so it no longer describes any rank."""
 
@@ -225,12 +220,10 @@ class CommandExecutions:
         """
         self._ended = ended
         self._path = path
-        self._knobs_of: int | None = None
-        """Lowest rank that has described its knobs."""
+        self._knobs_of: int | None = None  # Lowest rank that has described its knobs
         self._knobs: dict[str, Knob] = {}
         self._pids: dict[int, int] = {}
-        self._new: list[bytes] = []
-        """Commands that dashboards have not been sent."""
+        self._new: list[bytes] = []  # Commands that dashboards have not been sent
         self._dirty: set[str] = set()
         self._all = {each.command.id: each for each in _kept(path)}
         for each in self._all.values():

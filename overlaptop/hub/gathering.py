@@ -37,8 +37,7 @@ _ID_BYTES = 8
 _FIRST_TRIPS = 4
 """Round trips to the root, one after the other, before a hub's clock is good enough to list the hub."""
 _GREET_S = 3.0
-_GOODBYE = [b""]
-"""From a hub that ends, so that the root need not wait for it."""
+_GOODBYE = [b""]  # From a hub that ends, so that the root need not wait for it
 _OPTIONS = {"SNDHWM": 64, "RCVHWM": 64, "MAXMSGSIZE": MAX_BATCH_BYTES, "HANDSHAKE_IVL": 5000}
 
 
@@ -70,8 +69,7 @@ class GatherRoot:
             IPV6=int(":" in self.address),
             **_OPTIONS,
         )
-        self._hubs: dict[bytes, tuple[GatheredHub, float]] = {}
-        """Hub, and time when it expires, by node."""
+        self._hubs: dict[bytes, tuple[GatheredHub, float]] = {}  # Hub, and time when it expires, by node
         try:
             self._router.bind(_endpoint(self.address, str(port or "*")))
         except zmq.ZMQError as error:

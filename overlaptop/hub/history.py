@@ -56,8 +56,7 @@ _BOUNDS: Mapping[type, _Bounds] = {
     DeviceSample: _Bounds(128, 16, 1 << 16, 1 << 18, 1 << 40),  # one minute at two a second
     StackSamples: _Bounds(128, 128, 0, 1 << 16, 1 << 40),
 }
-_Kept = tuple[int, float, Frame]
-"""Number of arrival, time of arrival in seconds, frame."""
+_Kept = tuple[int, float, Frame]  # Number of arrival, time of arrival in seconds, frame
 
 
 @dataclass(slots=True)

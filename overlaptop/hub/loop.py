@@ -38,14 +38,12 @@ from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, RankInfo, StepD
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
-_RETRY_S = 0.1
-"""Interval of retries for a dashboard whose queue is full."""
+_RETRY_S = 0.1  # Interval of retries for a dashboard whose queue is full
 _RECORD_PAUSE_S = 0.2
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
-_DESCRIPTORS_OF_RANK = 2
-"""Connection and process."""
+_DESCRIPTORS_OF_RANK = 2  # Connection and process
 _SPARE_DESCRIPTORS = 64
 """Reserve beyond ranks and dashboards: libzmq aborts if it has no descriptor left for accept."""
 
@@ -61,10 +59,8 @@ class HubOptions:
     cwd: str
     linger_s: float
     wait_s: float
-    record: str
-    """Folder in which the job is recorded. Empty: it is not."""
-    keep: str
-    """How much of the recording is kept, as in `Keep.parse`."""
+    record: str  # Folder in which the job is recorded. Empty: it is not.
+    keep: str  # How much of the recording is kept, as in `Keep.parse`
 
 
 class RecorderProcess:
@@ -129,8 +125,7 @@ class Hub:
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
         self._options, self._lock = options, lock
         self._folder = job_dir(options.job)
-        now_s = self._idle_since_s = time.monotonic()
-        """When the last rank disconnected."""
+        now_s = self._idle_since_s = time.monotonic()  # When the last rank disconnected
         self._record_due_s: float | None = now_s
         self._terminated = False
         self._gathered: Gathered | None = None

@@ -115,14 +115,12 @@ class RankServer:
         self._commands = commands
         self._on_message = deliver
         self._clock_s = clock_s
-        self.seen: set[int] = set()
-        """Ranks that were ever connected."""
+        self.seen: set[int] = set()  # Ranks that were ever connected
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
         self._refused: dict[tuple[int, int], float] = {}
         """Time of the first refusal, by rank and pid of the process. inf once it is reported."""
-        self.exiting: dict[int, int] = {}
-        """Pidfds of processes whose connection has ended, by pid."""
+        self.exiting: dict[int, int] = {}  # Pidfds of processes whose connection has ended, by pid
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
         selector.register(listener, EVENT_READ, self._on_listener)

@@ -13,25 +13,17 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
-KEPT = 1 << 30
-"""Spacing of a frame that is never thinned."""
+KEPT = 1 << 30  # Spacing of a frame that is never thinned
 MAX_EVERY = 1024
-_MAX_QUEUED_BYTES = 4 << 20
-"""Beyond this, the oldest frames of any kind are dropped."""
-_MEASURED_WORTH = 4
-"""Factor by which steps with lane totals, which are needed most, are thinned less."""
-_SAMPLE_WORTH = 8
-"""The same factor for samples of GPUs: two a second, far fewer than steps."""
-_QUIET_S = 5.0
-"""If a queue is less than half full for this long, twice as many steps are sent again."""
+_MAX_QUEUED_BYTES = 4 << 20  # Beyond this, the oldest frames of any kind are dropped
+_MEASURED_WORTH = 4  # Factor by which steps with lane totals, which are needed most, are thinned less
+_SAMPLE_WORTH = 8  # The same factor for samples of GPUs: two a second, far fewer than steps
+_QUIET_S = 5.0  # If a queue is less than half full for this long, twice as many steps are sent again
 FAR_HISTORY_BYTES = 256 << 10
 """History for a reader on another host. Beyond this, the older three quarters are thinned repeatedly."""
-_NEAR_WINDOW_BYTES = 1 << 20
-"""No reader on another host grants this much."""
-_HISTORY_WINDOWS = 2
-"""Maximum history left, in windows, once the speed of the connection is known."""
-_MEASURED_TICKS = 3
-"""After this many ticks, a reader has measured its connection, and its window is valid."""
+_NEAR_WINDOW_BYTES = 1 << 20  # No reader on another host grants this much
+_HISTORY_WINDOWS = 2  # Maximum history left, in windows, once the speed of the connection is known
+_MEASURED_TICKS = 3  # After this many ticks, a reader has measured its connection, and its window is valid
 _MAX_BATCH_BYTES = 1 << 17
 _MAX_BATCH_FRAMES = 256
 
@@ -40,8 +32,7 @@ class Frame(NamedTuple):
     """An encoded message with its priority."""
 
     payload: bytes
-    spacing: int
-    """The frame is sent while `ReaderQueue.every` is at most this."""
+    spacing: int  # The frame is sent while `ReaderQueue.every` is at most this
     source: int | None = None
     """For steps and samples, a number for each rank. The newest of each source is always sent."""
     timeline_step: int | None = None
@@ -70,29 +61,24 @@ class ReaderQueue:
     """Frames in order, except for timelines, which may come later. History comes before all others."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self.dropped = 0
-        """Frames dropped since the reader joined, without those of the history."""
-        self.every = 1
-        """Only steps whose number is a multiple of this are sent."""
+        self.dropped = 0  # Frames dropped since the reader joined, without those of the history
+        self.every = 1  # Only steps whose number is a multiple of this are sent
         self.history: deque[Frame] = deque()
         self._monotonic_s = monotonic_s
         self._stream: deque[Frame] = deque()
         self.status: bytes | None = None
         """The hub's status, sent regardless of grants: a reader that lags should know by how much."""
         self._put_back: list[bytes] = []
-        self._newest: dict[int, Frame] = {}
-        """Source -> its newest frame, if that was dropped."""
+        self._newest: dict[int, Frame] = {}  # Source -> its newest frame, if that was dropped
         self._details: deque[Frame] = deque()
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._history_bytes = 0
         """`_loose_bytes`: stream frames that may be dropped."""
-        self._owed_bytes = 0
-        """Bytes owed to timelines: while there is too much of both, they get half."""
+        self._owed_bytes = 0  # Bytes owed to timelines: while there is too much of both, they get half
         self._far_history_bytes = FAR_HISTORY_BYTES
         self._history_every = 1
         self._ticks = 0
         self._sent_bytes = self._received_bytes = self._window_bytes = 0
-        self._busy_s = monotonic_s()
-        """When the queue was last more than half full, or `every` changed."""
+        self._busy_s = monotonic_s()  # When the queue was last more than half full, or `every` changed
 
     def begin(self, history: list[Frame], far_bytes: int = FAR_HISTORY_BYTES) -> None:
         """Queue the history. A reader on another host gets about ``far_bytes`` of it."""

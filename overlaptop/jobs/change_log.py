@@ -20,8 +20,7 @@ from overlaptop.records import ChangeRecord
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
 
 NAME = "changes.jsonl"
-MAX_BYTES = 1 << 20
-"""Of one file. There are at most two."""
+MAX_BYTES = 1 << 20  # Of one file. There are at most two.
 NEWEST = 200
 OUTCOMES = (CHANGED, *ENDED_BADLY, UNKNOWN)
 _MS = 1_000_000

@@ -6,21 +6,17 @@ from typing import NamedTuple
 from overlaptop.wire.bounds import MAX_UNIX_NS
 from overlaptop.wire.joining import HubClock, Pong
 
-KEPT = 64
-"""Round trips kept. There is one a second."""
+KEPT = 64  # Round trips kept. There is one a second.
 DRIFT = 100e-6
 """Maximum drift between two clocks, in ns per ns: two crystals with an error of 50 ppm each. NTP assumes
 15 ppm for a clock."""
-_BETTER = 4
-"""The held offset is replaced once its possible error could be this many times smaller."""
+_BETTER = 4  # The held offset is replaced once its possible error could be this many times smaller
 
 
 class _RoundTrip(NamedTuple):
     offset_ns: int
-    half_ns: int
-    """Half of the travel time, and so the possible error of the offset, either way."""
-    back_ns: int
-    """Unix time here when the answer arrived."""
+    half_ns: int  # Half of the travel time, and so the possible error of the offset, either way
+    back_ns: int  # Unix time here when the answer arrived
 
 
 class ClockOffset:

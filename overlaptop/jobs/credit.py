@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LOCAL_WINDOW_BYTES = 4 << 20
-DEFAULT_BYTES_PER_S = 512 << 10
-"""Limit of a connection to another host, unless the user sets another."""
+DEFAULT_BYTES_PER_S = 512 << 10  # Limit of a connection to another host, unless the user sets another
 _MIN_WINDOW_BYTES = 8 << 10
-_FIRST_WINDOW_BYTES = 16 << 10
-"""For a connection whose speed is not known yet."""
+_FIRST_WINDOW_BYTES = 16 << 10  # For a connection whose speed is not known yet
 _WINDOW_S = 0.75
 _SAMPLE_S = 0.5
 _GRANTS_OF_WINDOW = 4
@@ -37,8 +35,7 @@ class Credit:
         self._sample_bytes = 0
         self._rates_bytes_per_s = (0.0, 0.0)
         self._received_bytes = 0
-        self._paced_bytes = 0.0
-        """Those bytes, paced at the limit."""
+        self._paced_bytes = 0.0  # Those bytes, paced at the limit
         self._granted_bytes = -1
         self._window_bytes = LOCAL_WINDOW_BYTES if limit_bytes_per_s is None else _FIRST_WINDOW_BYTES
 

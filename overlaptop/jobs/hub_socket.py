@@ -26,10 +26,8 @@ from overlaptop.wire.schema import Message
 FIRST_PINGS = 3
 """Sent one after the other before Join, because later replies queue behind the history. The first one
 measures nothing: it waits until ZeroMQ has connected."""
-_PINGS_S = 3.0
-"""A hub that answers no ping is joined after this time."""
-_POLL_BUDGET_S = 0.05
-"""A long history is read in several polls, so that the screen can draw in between."""
+_PINGS_S = 3.0  # A hub that answers no ping is joined after this time
+_POLL_BUDGET_S = 0.05  # A long history is read in several polls, so that the screen can draw in between
 _READERS_S = 0.1
 """Interval at which all gathered readers send due frames. One with new messages does so at once."""
 _MAX_UNSENT = 8
@@ -186,8 +184,7 @@ class HubSocket(HubReader):
         """``on_pong``: as in HubReader. Raises OSError if too few descriptors are free."""
         _check_descriptors()
         super().__init__(credit or Credit(time.monotonic), on_pong)
-        self.hubs: Mapping[bytes, GatheredHub] = {}
-        """Other nodes' hubs that `join` can reach, by node."""
+        self.hubs: Mapping[bytes, GatheredHub] = {}  # Other nodes' hubs that `join` can reach, by node
         self._readers: dict[bytes, GatheredReader] = {}
         self._readers_due_s = 0.0
         self._context = zmq.Context()
@@ -198,10 +195,8 @@ class HubSocket(HubReader):
         self._dealer = make_socket(
             self._context, zmq.DEALER, **limits, RECONNECT_IVL=100, RECONNECT_IVL_MAX=2000
         )
-        self._checked = True
-        """Whether the newest connection, if any, is to a hub of this user."""
-        self._refusal: TurnedAway | None = None
-        """TurnedAway with the reason, if another user listens there."""
+        self._checked = True  # Whether the newest connection, if any, is to a hub of this user
+        self._refusal: TurnedAway | None = None  # TurnedAway with the reason, if another user listens there
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._dealer.connect(f"ipc://{path}")
 

@@ -21,12 +21,9 @@ class LastEnd(msgspec.Struct, frozen=True):
     script: Text
     ended_ns: UnixNs
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
-    job: Text = ""
-    """The job's key, which the next job may reuse."""
-    stopped_ns: UnixNs = 0
-    """When the overlaptop that had started the job began to end it. 0 if it did not."""
-    hung: bool = False
-    """True if no step had ended for a while."""
+    job: Text = ""  # The job's key, which the next job may reuse
+    stopped_ns: UnixNs = 0  # When the overlaptop that had started the job began to end it. 0 if it did not.
+    hung: bool = False  # True if no step had ended for a while
 
     @property
     def stopped(self) -> bool:

@@ -35,15 +35,12 @@ class JobRecord(RemoteJob, frozen=True, array_like=False, kw_only=True):
     """The record of a job in its folder: ``job.json``."""
 
     dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
-    python: str
-    """Interpreter of the job, which can import overlaptop."""
+    python: str  # Interpreter of the job, which can import overlaptop
     import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
     """Folders that `python` needs on PYTHONPATH to import overlaptop, beyond those it searches anyway."""
-    restarter_pid: Int64 = 0
-    """The launcher that may restart failed ranks. 0 if there is none."""
+    restarter_pid: Int64 = 0  # The launcher that may restart failed ranks. 0 if there is none.
     restarter_start_ticks: Int64 | None = None
-    root_host: str = ""
-    """Address of the root's TCP socket. Empty without ``--gather``."""
+    root_host: str = ""  # Address of the root's TCP socket. Empty without ``--gather``.
     root_port: Int64 = 0
 
     @classmethod

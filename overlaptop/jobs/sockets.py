@@ -13,8 +13,7 @@ from pathlib import Path
 
 from overlaptop.jobs.folder import RANKS_NAME, JobFolderError, job_dir
 
-_MAX_SOCKET_PATH_BYTES = 107
-"""Linux's sun_path without the closing NUL."""
+_MAX_SOCKET_PATH_BYTES = 107  # Linux's sun_path without the closing NUL
 _FIRST_FREE_DESCRIPTOR = 3
 
 

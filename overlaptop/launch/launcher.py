@@ -30,8 +30,7 @@ from overlaptop.launch.request import LaunchError
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults
 
-GRACE_S = 4.0
-"""Time for torchrun to end its ranks, and for the hub to send its last status."""
+GRACE_S = 4.0  # Time for torchrun to end its ranks, and for the hub to send its last status
 STOP_LIMIT_S = 3 * GRACE_S + 2.0
 TAIL_BYTES = 64 << 10
 
@@ -46,8 +45,7 @@ class JobPlacement:
     """The devices of a job's ranks."""
 
     nproc: int
-    backend: str
-    """``nccl``, on GPUs, or ``gloo``, all on the CPU."""
+    backend: str  # ``nccl``, on GPUs, or ``gloo``, all on the CPU
     shared_gpus: int = 0
     """Number of GPUs if there are fewer than processes. 0 if each process has its own, or none."""
 

@@ -30,11 +30,9 @@ class LocalLauncher:
         self._launch = launch
         self._lock = threading.Lock()
         self._status = LaunchStatus()
-        self.job: Launcher | None = None
-        """The job that runs or ran last. Replaced only after it has ended."""
+        self.job: Launcher | None = None  # The job that runs or ran last. Replaced only after it has ended.
         self._label = ""
-        self._next: Launcher | None = None
-        """Plan to start as soon as the previous job has ended completely."""
+        self._next: Launcher | None = None  # Plan to start as soon as the previous job has ended completely
         self._worker: threading.Thread | None = None
         self._closed = False
 

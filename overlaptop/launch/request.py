@@ -20,8 +20,7 @@ class LaunchRequest:
 
     workload: str
     options: tuple[str, ...] = ()
-    nproc: int | None = None
-    """Number of processes. None: a suitable number for the machine."""
+    nproc: int | None = None  # Number of processes. None: a suitable number for the machine.
 
     @classmethod
     def parse(cls, workload: str, options: str, nproc: str = "") -> "LaunchRequest":
@@ -47,16 +46,12 @@ class LaunchPlan:
     """The command and placement for a request."""
 
     request: LaunchRequest
-    fault: str = ""
-    """Why it cannot run, as one line; the other fields are then not valid. Empty if it can."""
+    fault: str = ""  # Why it cannot run, as one line; the other fields are then not valid. Empty if it can.
     command_line: str = ""
-    place: str = ""
-    """Devices as text: ``2 GPUs, NCCL``."""
+    place: str = ""  # Devices as text: ``2 GPUs, NCCL``
     nproc: int = 0
-    defaults: Defaults = "cpu"
-    """Which of the workload's defaults apply."""
-    given: Mapping[str, object] = field(default_factory=dict)
-    """Values of the given options, by Option.name."""
+    defaults: Defaults = "cpu"  # Which of the workload's defaults apply
+    given: Mapping[str, object] = field(default_factory=dict)  # Values of the given options, by Option.name
 
 
 class LaunchPhase(Enum):
@@ -73,15 +68,11 @@ class LaunchStatus:
     """The newest request and its progress."""
 
     phase: LaunchPhase = LaunchPhase.NOTHING
-    number: int = 0
-    """Counts the requests, so that two equal ones differ."""
+    number: int = 0  # Counts the requests, so that two equal ones differ
     request: LaunchRequest | None = None
-    ending: str = ""
-    """Label of the job that still has to end first."""
-    failed: bool = False
-    """OVER: the job neither finished nor was stopped by us."""
-    how: str = ""
-    """OVER: how it ended, such as ``exit status 1``."""
+    ending: str = ""  # Label of the job that still has to end first
+    failed: bool = False  # OVER: the job neither finished nor was stopped by us
+    how: str = ""  # OVER: how it ended, such as ``exit status 1``
 
     @property
     def label(self) -> str:

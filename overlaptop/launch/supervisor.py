@@ -26,8 +26,7 @@ from pathlib import Path
 TICK_S = 0.1
 LOG_LIMIT_BYTES = 4 << 20
 LOG_KEPT_BYTES = 64 << 10
-_OWNER = 0
-"""Descriptor of the pipe from the owner."""
+_OWNER = 0  # Descriptor of the pipe from the owner
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -11,8 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-MIB = 1 << 20
-"""Unit of DDP's `bucket_cap_mb`."""
+MIB = 1 << 20  # Unit of DDP's `bucket_cap_mb`
 
 
 def bucket_sizes(

@@ -30,14 +30,12 @@ from overlaptop.wire.schema import Message
 PROFILE = "overlaptop"
 LIVE, STATE, NODE = "live", "state", "node"
 ENCODING = "overlaptop-frames"
-MAX_BATCH_BYTES = 64 << 20
-"""Maximum size of an unpacked chunk. A larger one counts as damaged."""
+MAX_BATCH_BYTES = 64 << 20  # Maximum size of an unpacked chunk. A larger one counts as damaged.
 _MAX_NOTICES = 200
 _MAX_COMMANDS = 128
 _LAST_STEPS = 16
 """Steps of each rank in a keyframe, measured and others, for a reader that begins in a hang."""
-_LAST_DETAILS = 16
-"""Timelines of all ranks together: as many as ranks are compared."""
+_LAST_DETAILS = 16  # Timelines of all ranks together: as many as ranks are compared
 
 
 class NodeClock(msgspec.Struct, frozen=True):
@@ -50,15 +48,11 @@ class NodeClock(msgspec.Struct, frozen=True):
 class Batch(NamedTuple):
     """Messages of one hub that were read together."""
 
-    at_ns: int
-    """Unix time at which they were read."""
-    node: str
-    """The host by its name. Empty: the reader's own machine."""
-    kind: str
-    """LIVE, STATE or NODE."""
+    at_ns: int  # Unix time at which they were read
+    node: str  # The host by its name. Empty: the reader's own machine.
+    kind: str  # LIVE, STATE or NODE
     data: bytes
-    after_gap: bool = False
-    """True if batches before it were lost."""
+    after_gap: bool = False  # True if batches before it were lost
 
     def messages(self) -> list[Message]:
         """Return the messages, oldest first, without those of a newer program that cannot be read."""

@@ -12,16 +12,14 @@ from overlaptop.jobs.folder import JobFolderError, base_dir
 ENDED, FAILED, HUNG, FOUND = "ended", "failed", "hung", "found-"
 """Occasions. The name of the finding's rule follows FOUND."""
 KEPT_JOBS = 20
-_FOLDER = "black_boxes"
-"""Not a valid job key, so it is never taken for a job's folder."""
+_FOLDER = "black_boxes"  # Not a valid job key, so it is never taken for a job's folder
 _NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung|found-[a-z0-9_]{1,40})\.mcap\Z")
 
 
 class BlackBox(NamedTuple):
     """A black box on the disk."""
 
-    started_ns: int
-    """Unix time at which the job's hub started."""
+    started_ns: int  # Unix time at which the job's hub started
     job: str
     occasion: str
     path: Path

@@ -27,12 +27,10 @@ from overlaptop.recording.batch import LIVE, MAX_BATCH_BYTES, PROFILE, STATE, Ba
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _MAGIC = b"\x89MCAP0\r\n"
-_HEADER = struct.Struct("<BQ")
-"""Of a record: opcode and length."""
+_HEADER = struct.Struct("<BQ")  # Of a record: opcode and length
 _CHUNK_HEADER = struct.Struct("<BQ28x8sQ")
 """Of a chunk's record: opcode, length, compression, length of the packed data."""
-_CHUNK_MARK = b"\x04\x00\x00\x00zstd"
-"""Part of every chunk: the length and name of its compression."""
+_CHUNK_MARK = b"\x04\x00\x00\x00zstd"  # Part of every chunk: the length and name of its compression
 _MARK_AT = _HEADER.size + 28
 _SEARCHED_BYTES = 1 << 16
 _BETWEEN_CHUNKS = frozenset(range(1, Opcode.DATA_END + 1)) - {Opcode.CHUNK}
@@ -47,13 +45,11 @@ class RecordingError(Exception):
 class _Place(NamedTuple):
     """A whole chunk in the file."""
 
-    offset: int
-    """Offset of its content."""
+    offset: int  # Offset of its content
     length: int
     first_ns: int
     last_ns: int
-    keyframe_ns: int | None
-    """Time of the first keyframe in it. None if it has none."""
+    keyframe_ns: int | None  # Time of the first keyframe in it. None if it has none.
     after_gap: bool
 
 
@@ -64,8 +60,7 @@ class Recording:
     path: Path
     places: tuple[_Place, ...]
     topics: dict[int, str]
-    damage: tuple[str, ...]
-    """A line for each loss, with its place."""
+    damage: tuple[str, ...]  # A line for each loss, with its place
 
     @property
     def first_ns(self) -> int:

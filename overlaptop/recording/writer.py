@@ -15,8 +15,7 @@ from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
-CHUNK_NS = 5_000_000_000
-"""A killed writer loses at most the batches of this time."""
+CHUNK_NS = 5_000_000_000  # A killed writer loses at most the batches of this time
 _CHUNK_BYTES = 1 << 20
 KEYFRAME_NS = 30_000_000_000
 LEAST_FREE_BYTES = 1 << 30

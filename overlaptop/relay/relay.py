@@ -30,8 +30,7 @@ SILENCE_S = 15.0
 """If the client sends no message for this long, the connection is frozen, and the relay ends."""
 _LIST_S = 0.5
 _REPEAT_JOBS_S = 2.0
-_HUB_PATIENCE_S = 1.0
-"""How long a hub may refuse data before its connection is closed."""
+_HUB_PATIENCE_S = 1.0  # How long a hub may refuse data before its connection is closed
 _READ_BYTES = 1 << 16
 
 

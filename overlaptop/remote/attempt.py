@@ -18,14 +18,11 @@ from overlaptop.wire.joining import MAGIC, RelayBytes, RelayClosed, RelayJobs
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
-SILENT_S = 8.0
-"""A relay that is silent for this long is frozen: it lists its jobs every two seconds."""
+SILENT_S = 8.0  # A relay that is silent for this long is frozen: it lists its jobs every two seconds
 FIRST_BYTES_S = 30.0
 """Timeout for the host's first bytes, and for a relay's: the interpreter may be on a slow file system."""
-ASK_AGAIN_S = 1.0
-"""Pause before the start script is told to look for a job again."""
-_READ_BYTES = 1 << 17
-"""Maximum bytes read at once, so that processing takes only a few milliseconds."""
+ASK_AGAIN_S = 1.0  # Pause before the start script is told to look for a job again
+_READ_BYTES = 1 << 17  # Maximum bytes read at once, so that processing takes only a few milliseconds
 _END_OF_OUTPUT_S = 2.0
 """How long a process that has closed its output has to end by itself, with its status."""
 MAX_PREAMBLE_BYTES = 1 << 16
@@ -48,8 +45,7 @@ class RelayStream:
         self.begun = False
         self.frame_bytes = 0
         self._frames = FrameReader()
-        self._line = bytearray()
-        """The incomplete end of the preamble."""
+        self._line = bytearray()  # The incomplete end of the preamble
         self._kept = bytearray()
         self._preamble_bytes = 0
 
@@ -111,12 +107,9 @@ class ConnectionAttempt:
     ) -> None:
         """``deliver``: gets a hub's data. ``on_stderr``: gets standard error until the host answers."""
         self.process = process
-        self.reached = False
-        """The host has answered, so authentication is over."""
-        self.waiting = ""
-        """Why there is no relay yet. Empty if there is one, or soon will be."""
-        self.jobs: RelayJobs | None = None
-        """The relay's newest list. None if there is no relay yet."""
+        self.reached = False  # The host has answered, so authentication is over
+        self.waiting = ""  # Why there is no relay yet. Empty if there is one, or soon will be.
+        self.jobs: RelayJobs | None = None  # The relay's newest list. None if there is no relay yet.
         self._target = target
         self._deliver = deliver
         self._on_stderr = on_stderr

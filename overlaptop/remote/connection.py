@@ -18,12 +18,9 @@ from overlaptop.wire.schema import Message
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 REFUSED_PAUSE_S = 300.0
 """Pause after a working connection is refused: some hosts ban clients that retry too often."""
-JITTER = 0.25
-"""Maximum random share of a pause, so that hosts lost together do not all reconnect together."""
-BACK_OFF_RESET_S = 60.0
-"""After being up for this long, a connection starts with the shortest pause again."""
-_OPEN_S = 1.0
-"""Interval at which the relay is told that a client is there, and the connection it wants."""
+JITTER = 0.25  # Maximum random share of a pause, so that hosts lost together do not all reconnect together
+BACK_OFF_RESET_S = 60.0  # After being up for this long, a connection starts with the shortest pause again
+_OPEN_S = 1.0  # Interval at which the relay is told that a client is there, and the connection it wants
 _CLOSE_PATIENCE_S = 0.5
 
 
@@ -31,12 +28,9 @@ class ConnectionState(Enum):
     """State of a connection."""
 
     CONNECTING = "connecting"
-    UP = "up"
-    """The host answers, with a relay or while it waits for a job."""
-    DOWN = "down"
-    """It failed or was lost, and will be retried automatically."""
-    FAILED = "failed"
-    """It failed, and a person has to act first. `Connection.retry` tries it again."""
+    UP = "up"  # The host answers, with a relay or while it waits for a job
+    DOWN = "down"  # It failed or was lost, and will be retried automatically
+    FAILED = "failed"  # It failed, and a person has to act first. `Connection.retry` tries it again.
 
 
 class Connection:
@@ -65,14 +59,10 @@ class Connection:
         self.state = ConnectionState.CONNECTING
         self.since_s = monotonic_s()
         """Monotonic time since which it is up, or is not up. Retries do not change it."""
-        self.reason = ""
-        """Of the state, as one line with a remedy if one is known. Empty if all is well."""
-        self.detail = ""
-        """Other output of the last attempt's process: lines of foreign text, usually none."""
-        self.needs_terminal = False
-        """It failed because ssh could not ask the user something."""
-        self.bytes_per_s: float | None = None
-        """In the last second. None without a relay."""
+        self.reason = ""  # Of the state, as one line with a remedy if one is known. Empty if all is well.
+        self.detail = ""  # Other output of the last attempt's process: lines of foreign text, usually none
+        self.needs_terminal = False  # It failed because ssh could not ask the user something
+        self.bytes_per_s: float | None = None  # In the last second. None without a relay.
         self.selector = selector
         self.tunnel = Tunnel(self.send, selector, self)
         self._command = command
@@ -81,8 +71,7 @@ class Connection:
         self._ending: list[ChildProcess] = []
         self._tries = 0
         self._due_s = self._open_due_s = float("-inf")
-        self._meter = (0.0, 0)
-        """When `bytes_per_s` was last computed, and the bytes received by then."""
+        self._meter = (0.0, 0)  # When `bytes_per_s` was last computed, and the bytes received by then
         self._watched: int | None = None
         self._closed = False
 

@@ -18,12 +18,9 @@ def one_line(text: str) -> str:
 class Failure:
     """Why an attempt failed."""
 
-    reason: str
-    """One line, from any text."""
-    lasting: bool = False
-    """A retry is useless, or does harm (a ban). A person has to act first."""
-    needs_terminal: bool = False
-    """ssh has a question, so a retry needs the terminal."""
+    reason: str  # One line, from any text
+    lasting: bool = False  # A retry is useless, or does harm (a ban). A person has to act first.
+    needs_terminal: bool = False  # ssh has a question, so a retry needs the terminal
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", one_line(self.reason))

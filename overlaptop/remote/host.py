@@ -35,10 +35,8 @@ from overlaptop.wire.schema import Message
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_socket import HubConnection, HubReader, HubSocket
 
-_MAX_WAITING = 1 << 14
-"""Messages from a hub kept until `poll`. The oldest are dropped."""
-_REJOIN_S = 0.5
-"""Minimum time between two connections to a hub that closes them, or does not exist."""
+_MAX_WAITING = 1 << 14  # Messages from a hub kept until `poll`. The oldest are dropped.
+_REJOIN_S = 0.5  # Minimum time between two connections to a hub that closes them, or does not exist
 MAX_SAMPLE_CHARS = 1 << 12
 """Maximum text in one sample of a GPU. A hundred samples of each rank are kept, each with its own texts."""
 
@@ -49,8 +47,7 @@ class RemoteReader:
     def __init__(self, to_local_ns: Callable[[int], int], monotonic_s: Callable[[], float]) -> None:
         """``to_local_ns``: converts a Unix time of the hub's host."""
         self._to_local_ns, self._monotonic_s = to_local_ns, monotonic_s
-        self.reader: HubReader | None = None
-        """Set while there is a connection."""
+        self.reader: HubReader | None = None  # Set while there is a connection
         self._ranks: frozenset[int] = frozenset()
         self._bursts = 0
         self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
@@ -172,8 +169,7 @@ class RemoteHost(Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.clock = ClockOffset()
-        """Measured over the connection to a hub there."""
+        self.clock = ClockOffset()  # Measured over the connection to a hub there
         self._hub: RemoteHubConnection | None = None
 
     @property
@@ -282,8 +278,7 @@ class GatheredHost:
         self.root, self.node, self.name = root, hub.node, name
         self._own_name = printable(hub.host)
         self.clock, self._to_root = ClockOffset(), hub.clock
-        self.since_s = root.monotonic_s()
-        """Monotonic time since which it is ready, or is not."""
+        self.since_s = root.monotonic_s()  # Monotonic time since which it is ready, or is not
         self._was_ready = True
         self._hub: GatheredHubConnection | None = None
         self.maintain()

@@ -12,8 +12,7 @@ from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import SRUN, Target
 
-AT_ONCE = 4
-"""Logins at the same time. An sshd refuses some if there are more than ten."""
+AT_ONCE = 4  # Logins at the same time. An sshd refuses some if there are more than ten.
 _POLL_S = 0.02
 _CLOSE_PATIENCE_S = 0.5
 

@@ -13,8 +13,7 @@ from overlaptop.text import printable
 
 SSH, DOCKER, KUBECTL, SRUN, LOCAL, VIA = KINDS = ("ssh", "docker", "kubectl", "srun", "local", "via")
 SLURM_PREFIX = "slurm:"
-COMMAND_PLACE = "{}"
-"""Placeholder in --via's prefix for the command, as one line for a shell."""
+COMMAND_PLACE = "{}"  # Placeholder in --via's prefix for the command, as one line for a shell
 MAX_TARGETS = 256
 _MAX_WORD_CHARS = 512
 _SLURM_PATIENCE_S = 30.0
@@ -61,13 +60,11 @@ _EXAMPLES = "HOST, USER@HOST, ssh://HOST:PORT, docker://CONTAINER, kubectl://NAM
 class Target:
     """One host, as the user named it."""
 
-    name: str
-    """As typed. The host reports its own name once it is reached."""
+    name: str  # As typed. The host reports its own name once it is reached.
     kind: str
     place: str = ""
     """ssh: [USER@]HOST; docker: the container; kubectl: the pod; srun: the job's id; else empty."""
-    port: str = ""
-    """ssh: a port other than ssh's default."""
+    port: str = ""  # ssh: a port other than ssh's default
     within: str = ""
     """kubectl: the container in the pod; srun: the node. Empty for the only one, or the first."""
     namespace: str = ""

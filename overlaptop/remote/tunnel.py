@@ -20,8 +20,7 @@ class Tunnel:
 
     def __init__(self, send: Callable[[Message], bool], selector: BaseSelector, data: object) -> None:
         """``send``: to the relay; False if it accepts nothing now. ``selector``: watches with ``data``."""
-        self.closed: RelayClosed | None = None
-        """Why the connection ended, until the next one carries data."""
+        self.closed: RelayClosed | None = None  # Why the connection ended, until the next one carries data
         self._send = send
         self._selector, self._data = selector, data
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -21,8 +21,7 @@ HUB_GLYPHS = {
 }
 """Glyph and colour name."""
 NOT_SEEN = "not seen yet: their host may not be watched"
-MOST_EMPTY = 3
-"""Most hosts without ranks that get a line each, so that the reason is visible."""
+MOST_EMPTY = 3  # Most hosts without ranks that get a line each, so that the reason is visible
 _HOSTS_CHARS = 60
 _THIS_MACHINE = "local://"
 
@@ -30,8 +29,7 @@ _THIS_MACHINE = "local://"
 class Group(NamedTuple):
     """A line of the rank table, and the ranks below it."""
 
-    node: NodeView | None
-    """The host; None: `words` is the line."""
+    node: NodeView | None  # The host; None: `words` is the line
     ranks: tuple[RankView, ...] = ()
     words: str = ""
 

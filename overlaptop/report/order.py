@@ -11,11 +11,9 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import has_nvlink, has_pcie, misplacement, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.text import duration, percent
 
-LEVELS = 0.03, 0.1
-"""Smallest deviations that are shown, and shown as large."""
+LEVELS = 0.03, 0.1  # Smallest deviations that are shown, and shown as large
 MOST_WORST = 10
-MOST_LISTED = 64
-"""Most ranks that get a row each, unless the user sorts or filters them."""
+MOST_LISTED = 64  # Most ranks that get a row each, unless the user sorts or filters them
 _CLOCK_SAMPLES = 8
 
 Predicate = Callable[[RankView], bool]
@@ -148,8 +146,7 @@ class Quantity(NamedTuple):
     """A figure in which ranks are compared."""
 
     measure: Callable[[RankView], float | None]
-    is_bad_high: bool
-    """Whether a rank with more of it than others is suspect."""
+    is_bad_high: bool  # Whether a rank with more of it than others is suspect
     describe: Callable[[float | None], str]
 
 

@@ -22,10 +22,8 @@ _TO_DO = {
     Blame.CANNOT_LEAVE: "look at the network, and at NCCL's log with NCCL_DEBUG=INFO",
     Blame.UNKNOWN: "nothing was sent: look for the process with ps",
 }
-MOST_NAMED = 3
-"""Most runs of ranks that are listed; the ranks of more are counted."""
-MOST_LINES = 3
-"""Most script lines that are listed; more are counted."""
+MOST_NAMED = 3  # Most runs of ranks that are listed; the ranks of more are counted
+MOST_LINES = 3  # Most script lines that are listed; more are counted
 
 
 def in_brief(trouble: Trouble, now_ns: int) -> str:

@@ -25,53 +25,40 @@ from overlaptop.text import (
 )
 
 OF_COLLECTIVES = " of collectives"
-EXPOSED_SHARE = 0.1
-"""Smallest share of exposed communication that is worth fixing."""
-CLEAR_STEPS = 16
-"""Steps needed to say that no rank is late, if waits cost time."""
+EXPOSED_SHARE = 0.1  # Smallest share of exposed communication that is worth fixing
+CLEAR_STEPS = 16  # Steps needed to say that no rank is late, if waits cost time
 NOBODY, TOO_FEW = "No rank is clearly late", "Too few steps yet to say who is late"
 NOTHING = "Nothing to fix"
-UNTIL_THEN = "until then: "
-"""Before figures of a job that is stuck or has failed."""
+UNTIL_THEN = "until then: "  # Before figures of a job that is stuck or has failed
 
 
 class Kind(Enum):
     """The kind of a first line."""
 
-    MEASURING = "measuring"
-    """No answer yet."""
-    UNKNOWN = "unknown"
-    """The reason why the answer stays unknown."""
+    MEASURING = "measuring"  # No answer yet
+    UNKNOWN = "unknown"  # The reason why the answer stays unknown
     HEALTHY = "healthy"
-    EXPOSED = "exposed"
-    """No rank is late, and much communication is exposed."""
-    SLACK = "slack"
-    """A rank is late, at no cost."""
+    EXPOSED = "exposed"  # No rank is late, and much communication is exposed
+    SLACK = "slack"  # A rank is late, at no cost
     LATE = "late"
     FINDING = "finding"
 
 
-NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)
-"""Kinds for "no rank is late"."""
+NOBODY_LATE = (Kind.HEALTHY, Kind.EXPOSED)  # Kinds for "no rank is late"
 
 
 class FirstLine(NamedTuple):
     """The first line."""
 
     words: str
-    brief: str
-    """Short form for little space."""
-    warns: bool = False
-    """True if there is a problem that can be fixed."""
-    late_rank: int | None = None
-    """The rank concerned."""
-    rule: str = ""
-    """Rule of the finding shown; empty: not a finding."""
+    brief: str  # Short form for little space
+    warns: bool = False  # True if there is a problem that can be fixed
+    late_rank: int | None = None  # The rank concerned
+    rule: str = ""  # Rule of the finding shown; empty: not a finding
     kind: Kind = Kind.HEALTHY
     cause: str = ""
     """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
-    cause_rule: str = ""
-    """Rule of the finding that gives the cause."""
+    cause_rule: str = ""  # Rule of the finding that gives the cause
     shorter: tuple[str, ...] = ()
     """Forms shorter than ``brief``, longest first. Of a late rank with a known cause: the cause with the
     rank's name, ``rank 1 computes 12.1 ms a step longer than the others``."""

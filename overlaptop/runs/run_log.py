@@ -22,8 +22,7 @@ class RunLog:
 
     def __init__(self, samples: Samples | None = None, watch: FindingsWatch | None = None) -> None:
         """``samples``: collects the steps; by default those of the whole run."""
-        self.samples = samples or Samples()
-        """Steps that no Snapshot has may be added."""
+        self.samples = samples or Samples()  # Steps that no Snapshot has may be added
         self.watch = watch or FindingsWatch()
         self._job = ""
         self._latest: Snapshot | None = None

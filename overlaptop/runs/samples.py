@@ -15,13 +15,11 @@ from overlaptop.trials.effect import LOOKS
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
 
-_MOST_TOTALS = 1 << 18
-"""Maximum steps of all ranks together, some 80 MB. The newest are kept."""
+_MOST_TOTALS = 1 << 18  # Maximum steps of all ranks together, some 80 MB. The newest are kept.
 _LEAST_STEPS = 12
 """Minimum steps of a block, unless there are only 7 blocks. A slow moment, or a burst of measured steps,
 lasts for several steps. It would fill several shorter blocks, and count once for each."""
-_LEAST_OF_ORDER = 0.1
-"""Minimum share of compared steps that have an order of operations."""
+_LEAST_OF_ORDER = 0.1  # Minimum share of compared steps that have an order of operations
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 
 

@@ -53,23 +53,17 @@ class Collective:
 
     op: str
     group: str
-    bytes: int | None
-    """The larger of input and output. None if not known, or not equal on all ranks."""
-    spans: Mapping[int, tuple[int, int]]
-    """Start and end on each rank, by the clocks. In order of ranks."""
-    not_attributed: str = ""
-    """Why it is not attributed. Empty if it is."""
-    sender: int | None = None
-    """The sending rank of a send and its receive. Its time is not attributed."""
+    bytes: int | None  # The larger of input and output. None if not known, or not equal on all ranks.
+    spans: Mapping[int, tuple[int, int]]  # Start and end on each rank, by the clocks. In order of ranks.
+    not_attributed: str = ""  # Why it is not attributed. Empty if it is.
+    sender: int | None = None  # The sending rank of a send and its receive. Its time is not attributed.
     clock_error_ns: int = 0
     """Maximum difference of the ranks' clocks, and so the possible error of each wait, either way."""
     phase: str = ""
     """Phase of the step in which it started on its first rank. ``after backward`` if it started behind that
     phase. Empty if not known. findings/exposure.py sets this and the next two fields."""
-    nth: int = 0
-    """Index of the phase among those of that name in the step, from 0."""
-    exposed_transfer_ns: int = 0
-    """Transfer time without compute beside it, as the mean over ranks."""
+    nth: int = 0  # Index of the phase among those of that name in the step, from 0
+    exposed_transfer_ns: int = 0  # Transfer time without compute beside it, as the mean over ranks
 
     @property
     def kind(self) -> str:
@@ -215,12 +209,9 @@ class Waiting:
     collective, or to none that was matched.
     """
 
-    comm: Spans
-    """M: all communication."""
-    wait: Spans
-    """W: waits for a late rank; no bytes moved."""
-    transfer: Spans
-    """X: union of the transfer parts of its collectives. W and X are disjoint parts of M."""
+    comm: Spans  # M: all communication
+    wait: Spans  # W: waits for a late rank; no bytes moved
+    transfer: Spans  # X: union of the transfer parts of its collectives. W and X are disjoint parts of M.
 
     def times(self, compute: Spans) -> WaitTimes:
         """Return the lengths of all parts, with and without compute beside them. `compute` is canonical."""
@@ -273,12 +264,10 @@ class RankLateness:
     """How often one rank was late, over a window."""
 
     rank: int
-    late_count: int
-    """Attributed collectives with this rank as the late one."""
+    late_count: int  # Attributed collectives with this rank as the late one
     collectives: int
     """Attributed collectives that it shared with others, and those of others that it delayed."""
-    caused_wait_ns: int
-    """Waits of all others for it, summed."""
+    caused_wait_ns: int  # Waits of all others for it, summed
 
     @property
     def share(self) -> float:
@@ -293,14 +282,10 @@ _COUNTS = attrgetter("late_count", "collectives", "caused_wait_ns")
 class Lateness:
     """Which ranks were late over a window."""
 
-    ranks: tuple[RankLateness, ...]
-    """Most often late first, then by the waiting caused, then by number."""
-    collectives: int
-    """Attributed collectives of two ranks or more."""
-    wait_ns: int
-    """Waits of all ranks in them, summed."""
-    receive_wait_ns: int = 0
-    """Part of `wait_ns` in receives."""
+    ranks: tuple[RankLateness, ...]  # Most often late first, then by the waiting caused, then by number
+    collectives: int  # Attributed collectives of two ranks or more
+    wait_ns: int  # Waits of all ranks in them, summed
+    receive_wait_ns: int = 0  # Part of `wait_ns` in receives
 
     @property
     def first(self) -> RankLateness:
@@ -386,24 +371,20 @@ class Link(NamedTuple):
     """A rank that came late because it was waiting."""
 
     rank: int
-    group: str
-    """Group of the collective that it was waiting in."""
+    group: str  # Group of the collective that it was waiting in
 
 
 class PassedOnWait(NamedTuple):
     """The cause of a late rank's lateness."""
 
-    root: int
-    """Rank that all of them waited for in the end."""
-    chain: tuple[Link, ...]
-    """The late rank first. The last one waited for the root."""
+    root: int  # Rank that all of them waited for in the end
+    chain: tuple[Link, ...]  # The late rank first. The last one waited for the root.
 
 
 class _Wait(NamedTuple):
     start_ns: int
     end_ns: int
-    at: int
-    """Index of the collective."""
+    at: int  # Index of the collective
 
 
 def passed_on_waits(collectives: Sequence[Collective]) -> dict[int, PassedOnWait]:

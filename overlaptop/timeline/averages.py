@@ -5,8 +5,7 @@ clash with files of the script.
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 
-MAD_TO_SIGMA = 1.4826
-"""Ratio of standard deviation to median absolute deviation for normal noise."""
+MAD_TO_SIGMA = 1.4826  # Ratio of standard deviation to median absolute deviation for normal noise
 
 
 def median(values: Collection[float]) -> float:

@@ -12,23 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Times = NDArray[np.int64]
-"""Shape (n,), ns."""
+Times = NDArray[np.int64]  # Shape (n,), ns
 
-FAR_NS = 3_600_000_000_000
-"""No job idles for an hour within one trace; clocks that jump do."""
-FEW = 2
-"""Records far from the rest are believed if they are more than half as many as the rest."""
+FAR_NS = 3_600_000_000_000  # No job idles for an hour within one trace; clocks that jump do
+FEW = 2  # Records far from the rest are believed if they are more than half as many as the rest
 EARLY_NS = 1_000_000
 """A record that begins this long before its launch is wrong, unless many do. Less is usual."""
 MANY = 3
 """If more than one record in MANY shows a contradiction, the records are not wrong: the clocks of CPU and
 GPU differ (records begin before their launch), or one stream is really several (communication and compute
 often overlap on it)."""
-LEAST_OVERLAPS = 3
-"""With fewer overlaps on one stream, each may be a wrong duration."""
-NOT_LAUNCHED_NS = np.iinfo(np.int64).min
-"""Stands for an unknown launch."""
+LEAST_OVERLAPS = 3  # With fewer overlaps on one stream, each may be a wrong duration
+NOT_LAUNCHED_NS = np.iinfo(np.int64).min  # Stands for an unknown launch
 TOGETHER_NS = 50_000
 """A stream runs its kernels one after the other. Programmatic dependent launch starts the next one a few µs
 early (at most 3.7 µs in 928 kernels on a B200). A longer overlap is a wrong duration."""
@@ -37,24 +32,19 @@ ENDS_FIRST = "ends before it begins"
 DUPLICATE = "is there twice"
 FAR_AWAY = "lies an hour or more from all others, or takes as long"
 BEFORE_LAUNCH = "begins before its own launch"
-RUNS_OVER = "ran on while the next one of its stream ran"
-"""Cut at the start of the next record."""
+RUNS_OVER = "ran on while the next one of its stream ran"  # Cut at the start of the next record
 SEVERAL_STREAMS = "overlaps others of its stream, which often has compute beside communication"
 """Kept, because the trace does not tell streams apart."""
-_DONE = {RUNS_OVER: "cut", SEVERAL_STREAMS: "kept"}
-"""Records with any other contradiction are left out."""
+_DONE = {RUNS_OVER: "cut", SEVERAL_STREAMS: "kept"}  # Records with any other contradiction are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
     """The result of the checks on n records."""
 
-    keep: NDArray[np.bool_]
-    """Shape (n,)."""
-    end_ns: Times
-    """Shape (n,), after the cuts."""
-    found: Counter[str]
-    """Records left out or cut, by reason."""
+    keep: NDArray[np.bool_]  # Shape (n,)
+    end_ns: Times  # Shape (n,), after the cuts
+    found: Counter[str]  # Records left out or cut, by reason
 
 
 def check(

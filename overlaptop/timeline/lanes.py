@@ -18,12 +18,10 @@ class Lane(StrEnum):
 
     COMPUTE = "compute"
     COMM = "comm"
-    COPY = "copy"
-    """Host-device and device-local copies and memsets."""
+    COPY = "copy"  # Host-device and device-local copies and memsets
     FUSED = "fused"
     """Kernels that both compute and communicate. How much they hide is not visible from outside."""
-    IDLE = "idle"
-    """Kernels that only let time pass, with no work in them."""
+    IDLE = "idle"  # Kernels that only let time pass, with no work in them
 
 
 Kind: TypeAlias = Literal["kernel", "memcpy", "peer_memcpy", "memset", "cpu_op"]
@@ -130,8 +128,7 @@ _LANE_OF_KERNEL = (
 """The first match counts: a fused kernel's arguments may mention its parts."""
 
 _NAMES_CACHED = 4096
-MAX_LOOK_ALIKES = 5
-"""Names reported at once. Others follow once there are rules for these."""
+MAX_LOOK_ALIKES = 5  # Names reported at once. Others follow once there are rules for these.
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,12 @@ from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import CollectiveSpan
 
-CERTAIN_WAIT = 20
-"""A wait this many times as long as the residual is known to 5 %, however the bytes moved."""
+CERTAIN_WAIT = 20  # A wait this many times as long as the residual is known to 5 %, however the bytes moved
 # Operations with equal bytes on all ranks. An all-to-all may be uneven, and the root of a gather or scatter
 # moves other amounts.
 _SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
 _START = attrgetter("start_ns")
-_SOMEBODY = -1
-"""Stands for the other members of a group if only one rank's calls are known."""
+_SOMEBODY = -1  # Stands for the other members of a group if only one rank's calls are known
 
 
 class _Pair(NamedTuple):
@@ -38,10 +36,8 @@ class _Pair(NamedTuple):
     target: int
 
 
-_Together: TypeAlias = dict[int, CollectiveSpan]
-"""Calls that are one collective, by rank."""
-_Origins: TypeAlias = Mapping[int, int]
-"""Origin of each rank's call times."""
+_Together: TypeAlias = dict[int, CollectiveSpan]  # Calls that are one collective, by rank
+_Origins: TypeAlias = Mapping[int, int]  # Origin of each rank's call times
 
 
 def match(

@@ -6,12 +6,9 @@ import numpy as np
 
 from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs, length_ns, union
 
-NO_LEAD = 0.02
-"""A launch lead below this share of the step counts as none: the GPU waits for each launch."""
-WHOLE_STEP = 0.9
-"""A CPU that needs this share of the step without being blocked needs all of it."""
-MUCH_IDLE = 0.05
-"""Minimum share of idle time in a step that matters."""
+NO_LEAD = 0.02  # A launch lead below this share of the step counts as none: the GPU waits for each launch
+WHOLE_STEP = 0.9  # A CPU that needs this share of the step without being blocked needs all of it
+MUCH_IDLE = 0.05  # Minimum share of idle time in a step that matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +20,14 @@ class Breakdown:
     """
 
     step_ns: int
-    compute_ns: int
-    """Time with compute and without fused kernels."""
-    comm_ns: int
-    """Time with communication and without fused kernels."""
-    hidden_ns: int
-    """Communication with compute beside it."""
-    exposed_ns: int
-    """Communication with no compute beside it."""
+    compute_ns: int  # Time with compute and without fused kernels
+    comm_ns: int  # Time with communication and without fused kernels
+    hidden_ns: int  # Communication with compute beside it
+    exposed_ns: int  # Communication with no compute beside it
     compute_only_ns: int
-    copy_only_ns: int
-    """Copies with neither compute nor communication beside them."""
+    copy_only_ns: int  # Copies with neither compute nor communication beside them
     idle_ns: int
-    fused_ns: int = 0
-    """Kernels that both compute and communicate: neither hidden nor exposed."""
+    fused_ns: int = 0  # Kernels that both compute and communicate: neither hidden nor exposed
 
 
 def break_down(

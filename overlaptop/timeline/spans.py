@@ -14,13 +14,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Spans: TypeAlias = NDArray[np.int64]
-"""Shape (n, 2), C-contiguous, canonical (see the module)."""
+Spans: TypeAlias = NDArray[np.int64]  # Shape (n, 2), C-contiguous, canonical (see the module)
 
 _TIME_MIN = np.iinfo(np.int64).min
 _TIME_MAX = np.iinfo(np.int64).max
-FEW = 64
-"""Intervals of both sets together, up to which a loop computes an intersection faster than numpy."""
+FEW = 64  # Intervals of both sets together, up to which a loop computes an intersection faster than numpy
 
 
 def empty() -> Spans:

@@ -33,10 +33,8 @@ import numpy as np
 CONFIDENCE = 0.95
 LOOKS = (7, 14, 28, 56)
 """Numbers of pairs at which a difference is judged. At the last one the trials end, known or not."""
-_LOOKS_THAT_COUNT = 3
-"""Trials rarely reach the last look, and the errors of the four looks overlap."""
-SAME = 0.01
-"""Smallest useful difference, as a share of the step."""
+_LOOKS_THAT_COUNT = 3  # Trials rarely reach the last look, and the errors of the four looks overlap
+SAME = 0.01  # Smallest useful difference, as a share of the step
 WAKING_NS, WAKING_SHARE = 300_000, 0.1
 """Possible cost of a delay beyond its length: the smaller of WAKING_NS and WAKING_SHARE of the delay. On
 two H200, steps of a critical rank grew by 8.2 to 8.3 ms for a delay of 8 ms."""
@@ -48,10 +46,8 @@ class Pair:
 
     tried_ns: float
     present_ns: float
-    delay_ns: int = 0
-    """Delay in each step of a delay's trial, as timed by the rank."""
-    jitter_ns: float = 0.0
-    """Standard deviation of the steps around it."""
+    delay_ns: int = 0  # Delay in each step of a delay's trial, as timed by the rank
+    jitter_ns: float = 0.0  # Standard deviation of the steps around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +56,10 @@ class Effect:
 
     centre: float
     low: float
-    high: float
-    """`low` and `high` are infinite with fewer pairs than the first of LOOKS."""
+    high: float  # `low` and `high` are infinite with fewer pairs than the first of LOOKS
     pairs: int
-    absorbed: float = 0.0
-    """Part of ``high`` for the slope that jitter may hide."""
-    woken: float = 0.0
-    """Part of ``low`` for the cost of a delay beyond its length."""
+    absorbed: float = 0.0  # Part of ``high`` for the slope that jitter may hide
+    woken: float = 0.0  # Part of ``low`` for the cost of a delay beyond its length
 
     @property
     def differs(self) -> bool:

@@ -33,35 +33,27 @@ from overlaptop.wire.commands import (
     is_delay,
 )
 
-SETTLE_STEPS = 2
-"""Steps left out after the disturbed ones: a GPU's CPU regains its lead, and caches fill."""
-WARM_UP_STEPS = 20
-"""A job's first steps take longer."""
-BLOCK_STEPS = 10
-"""Minimum number of steps in a mean."""
+SETTLE_STEPS = 2  # Steps left out after the disturbed ones: a GPU's CPU regains its lead, and caches fill
+WARM_UP_STEPS = 20  # A job's first steps take longer
+BLOCK_STEPS = 10  # Minimum number of steps in a mean
 BLOCK_NS = 1_000_000_000
 """Minimum duration of these steps: ranks need about as long to agree on the next trial."""
-SWITCH_STEPS = 2
-"""Steps that a switch disturbs, for example while DDP rebuilds its buckets."""
+SWITCH_STEPS = 2  # Steps that a switch disturbs, for example while DDP rebuilds its buckets
 BUDGET_STEPS, BUDGET_NS = 1_000, 90_000_000_000
 """Default budget for each candidate: this many steps, or steps for this long, whichever is more."""
 AGAIN_NS, FAILING_NS = 2_000_000_000, 30_000_000_000
 """Pause before a failed trial is requested again, such as during a capture. Time of failures that ends
 trials."""
-LOST_NS = 120_000_000_000
-"""Maximum time without a connection. A host is retried every 30 s or so."""
+LOST_NS = 120_000_000_000  # Maximum time without a connection. A host is retried every 30 s or so.
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A change to try against the present state of the job."""
 
-    key: int
-    """A knob's value, or the delayed rank."""
-    name: str
-    """As text: ``50 MiB``, ``rank 1``."""
-    make: Callable[[int], Command]
-    """Returns the command that tries it for a number of steps."""
+    key: int  # A knob's value, or the delayed rank
+    name: str  # As text: ``50 MiB``, ``rank 1``
+    make: Callable[[int], Command]  # Returns the command that tries it for a number of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +61,11 @@ class Tried:
     """A candidate and its results so far."""
 
     candidate: Candidate
-    pairs: tuple[Pair, ...] = ()
-    """One for each trial."""
-    effect: Effect | None = None
-    """None before the first pair."""
+    pairs: tuple[Pair, ...] = ()  # One for each trial
+    effect: Effect | None = None  # None before the first pair
     known: bool = False
-    steps: int = 0
-    """Number of steps that it was measured in."""
-    refused: str = ""
-    """Why the job refuses to try it. Empty if it does not."""
+    steps: int = 0  # Number of steps that it was measured in
+    refused: str = ""  # Why the job refuses to try it. Empty if it does not.
 
     @property
     def open(self) -> bool:
@@ -88,20 +76,14 @@ class Tried:
 class TrialsState:
     """The present state of all trials."""
 
-    by_key: dict[int, Tried]
-    """By the candidates' keys, in their order."""
-    budget_steps: int | None
-    """None if not known yet."""
-    doing: str = "waits for the job's next step"
-    """Current activity as one line."""
+    by_key: dict[int, Tried]  # By the candidates' keys, in their order
+    budget_steps: int | None  # None if not known yet
+    doing: str = "waits for the job's next step"  # Current activity as one line
     over: bool = False
-    why: str = ""
-    """Why they ended early. Empty if they did not, or still run."""
-    failed: bool = False
-    """They were neither completed nor stopped by a person."""
+    why: str = ""  # Why they ended early. Empty if they did not, or still run.
+    failed: bool = False  # They were neither completed nor stopped by a person
     spent_steps: int = 0
-    step_ns: float | None = None
-    """Length of a step with the present value. None if not known yet."""
+    step_ns: float | None = None  # Length of a step with the present value. None if not known yet.
 
     @property
     def tried(self) -> tuple[Tried, ...]:
@@ -130,28 +112,20 @@ class _JobStep:
     """A step that all ranks have finished."""
 
     number: int
-    step_ns: int
-    """Median over the ranks."""
-    disturbed: bool
-    """A capture, or the switch between two values, disturbed it on some rank."""
-    in_trial: bool
-    """A trial was running on some rank."""
+    step_ns: int  # Median over the ranks
+    disturbed: bool  # A capture, or the switch between two values, disturbed it on some rank
+    in_trial: bool  # A trial was running on some rank
 
 
 @dataclass(slots=True)
 class _Asked:
-    key: int
-    """The candidate's."""
+    key: int  # The candidate's
     command: Command
     steps: int
-    asked_before: int
-    """First step that had not been seen at the request."""
-    first: int | None = None
-    """First step of the trial, once the ranks have agreed."""
-    done: bool = False
-    """All ranks have reported that they undid it."""
-    delay_ns: int = 0
-    """As timed by the delayed rank."""
+    asked_before: int  # First step that had not been seen at the request
+    first: int | None = None  # First step of the trial, once the ranks have agreed
+    done: bool = False  # All ranks have reported that they undid it
+    delay_ns: int = 0  # As timed by the delayed rank
 
 
 def trial_steps(step_ns: float) -> int:
@@ -184,23 +158,18 @@ class Trials:
         self.state = TrialsState({each.key: Tried(each) for each in candidates}, budget_steps)
         self._session, self._measure, self._is_known = session, measure, is_known
         self._chance = random.Random(0)  # noqa: S311 - an order, not a secret
-        self._round: list[int] = []
-        """Keys of the candidates left in this round; the next one is last."""
+        self._round: list[int] = []  # Keys of the candidates left in this round; the next one is last
         self._next: int | None = None
         """Number of the next step to read. None before the first Snapshot with steps."""
-        self._steps: dict[int, _JobStep] = {}
-        """Steps since the last pair was measured."""
-        self._free_from = WARM_UP_STEPS
-        """First step that may count as present value before the next trial."""
+        self._steps: dict[int, _JobStep] = {}  # Steps since the last pair was measured
+        self._free_from = WARM_UP_STEPS  # First step that may count as present value before the next trial
         self._asked: _Asked | None = None
-        self._lags: deque[int] = deque(maxlen=4)
-        """Steps from the latest requests to their trials."""
+        self._lags: deque[int] = deque(maxlen=4)  # Steps from the latest requests to their trials
         self._again_ns = 0
         self._failing_since_ns: int | None = None
         self._job = ""
         self._pids: dict[int, int] = {}
-        self._known_commands: set[str] = set()
-        """Those from before the trials, and the trials' own."""
+        self._known_commands: set[str] = set()  # Those from before the trials, and the trials' own
 
     @property
     def over(self) -> bool:

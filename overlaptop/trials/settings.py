@@ -70,16 +70,11 @@ def difference_words(effect: Effect | None) -> str:
 class Best:
     """The value with the shortest step."""
 
-    value: int | None
-    """None for the present value, if no other is shorter."""
-    effect: Effect | None
-    """Effect of that value. None for the present one."""
-    rivals: tuple[int, ...]
-    """Values that may be as short or shorter."""
-    line: str
-    """Summary in one line."""
-    code: str
-    """Python line that makes it permanent. Empty if not known, or if nothing should change."""
+    value: int | None  # None for the present value, if no other is shorter
+    effect: Effect | None  # Effect of that value. None for the present one.
+    rivals: tuple[int, ...]  # Values that may be as short or shorter
+    line: str  # Summary in one line
+    code: str  # Python line that makes it permanent. Empty if not known, or if nothing should change.
 
 
 def best_of(knob: Knob, state: TrialsState) -> Best | None:

@@ -16,15 +16,12 @@ from overlaptop.trials.runner import Candidate, Trials, Tried, trial_steps
 from overlaptop.wire.commands import HOW_TO_ALLOW, make_delay
 from overlaptop.wire.messages import AGENT_DISABLED
 
-SHARE, JITTERS = 0.02, 3.0
-"""Default delay: SHARE of the step, or JITTERS times its jitter if that is more."""
-USUAL_STEPS = 50
-"""Newest steps of a rank, to estimate the step's length and jitter."""
+SHARE, JITTERS = 0.02, 3.0  # Default delay: SHARE of the step, or JITTERS times its jitter if that is more
+USUAL_STEPS = 50  # Newest steps of a rank, to estimate the step's length and jitter
 NARROW = 0.2
 """A slope is known once its interval extends at most this far to each side. Excluding a value is no
 criterion: intervals of trials that stop then are biased."""
-HALF = 0.5
-"""Threshold between slack and critical."""
+HALF = 0.5  # Threshold between slack and critical
 CRITICAL, SLACK, PARTLY, NOT_KNOWN = "critical", "slack", "partly critical", "not known"
 REFUSED = "refused"
 

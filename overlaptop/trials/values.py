@@ -7,8 +7,7 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
-MOST_VALUES = 7
-"""Including the present value."""
+MOST_VALUES = 7  # Including the present value
 Layout = Callable[[int], tuple[int, ...]]
 """Returns the effective layout of a value. Two values with equal layouts have the same effect."""
 

@@ -43,8 +43,7 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 OnTop = TypeVar("OnTop", bound=DashboardScreen)
 
-MOST_UNREAD_S = 0.5
-"""Time between two reads, also while paused: unread data would be dropped."""
+MOST_UNREAD_S = 0.5  # Time between two reads, also while paused: unread data would be dropped
 # fmt: off
 APP_KEYS = (
     Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace", "[] step"),

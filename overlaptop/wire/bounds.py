@@ -9,25 +9,20 @@ from typing import Annotated
 from msgspec import Meta
 
 MAX_INT64 = (1 << 63) - 1
-MAX_UNIX_NS = 1 << 62
-"""The year 2116. The sum of a time and a duration is then an int64, too."""
-MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000
-"""30 days: no step takes longer, and it fits on any screen."""
+MAX_UNIX_NS = 1 << 62  # The year 2116. The sum of a time and a duration is then an int64, too.
+MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000  # 30 days: no step takes longer, and it fits on any screen
 MAX_RANK = 1 << 20
 """Bounds rank numbers and world sizes, so that no message makes a dashboard draw 2**63 rows."""
-MAX_RANKS = 4096
-"""Ranks in one list. Hubs accept no more, and dashboards ignore ranks with higher numbers."""
+MAX_RANKS = 4096  # Ranks in one list. Hubs accept no more, and dashboards ignore ranks with higher numbers.
 MAX_TEXT_CHARS = 4096
 MAX_AUTHOR_CHARS = 200
 MAX_WORDS = 32
-MAX_SPAN_NUMBERS = 8192
-"""Numbers in one lane of one StepDetail, two for each span."""
+MAX_SPAN_NUMBERS = 8192  # Numbers in one lane of one StepDetail, two for each span
 
 Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 """A number of things, bytes or bytes per second; the number of a step, a process or a NUMA node."""
-Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
-"""The number of a rank, or a number of ranks."""
+Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]  # The number of a rank, or a number of ranks
 UnixNs = Annotated[int, Meta(ge=0, le=MAX_UNIX_NS)]
 DurationNs = Annotated[int, Meta(ge=0, le=MAX_DURATION_NS)]
 StepNs = Annotated[int, Meta(ge=1, le=MAX_DURATION_NS)]
@@ -42,8 +37,7 @@ ExitCode = Annotated[int, Meta(ge=-128, le=255)]
 """A process's exit status, or minus the number of the signal that ended it."""
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 """Longer text is cut when sending, and refused when receiving."""
-Id = Annotated[str, Meta(pattern=r"\A[0-9a-z-]{8,40}\Z")]
-"""Id of a command."""
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-z-]{8,40}\Z")]  # Id of a command
 Author = Annotated[str, Meta(max_length=MAX_AUTHOR_CHARS)]
 """The sender's own description: ``user@host, pid 123``."""
 Spans = Annotated[tuple[OffsetNs, ...], Meta(max_length=MAX_SPAN_NUMBERS)]

@@ -32,10 +32,8 @@ MAX_ARGUMENTS = 8
 
 CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
-SET = "set"
-"""All ranks set one of the job's knobs to this ``value``, in the same step."""
-RESTORE = "restore"
-"""All ranks restore one of the job's knobs to the script's value, in the same step."""
+SET = "set"  # All ranks set one of the job's knobs to this ``value``, in the same step
+RESTORE = "restore"  # All ranks restore one of the job's knobs to the script's value, in the same step
 TRIAL = "trial"
 """All ranks change something for ``steps`` steps from the same step on, and then undo it by themselves.
 They try a ``value`` of a knob. Without a knob, one ``rank`` delays each step by ``delay_ns`` at a
@@ -69,8 +67,7 @@ DELAY_ARGUMENTS: Mapping[str, range] = {
 
 CHANGES = (SET, RESTORE)
 """Commands that change a knob permanently. Each rank with the knob checks its bounds."""
-ABOUT_KNOBS = (*CHANGES, TRIAL)
-"""Commands that can name a knob. Those in CHANGES must."""
+ABOUT_KNOBS = (*CHANGES, TRIAL)  # Commands that can name a knob. Those in CHANGES must.
 
 
 class Argument(Part, frozen=True):
@@ -85,16 +82,12 @@ class Command(Message, frozen=True, tag=10):
     all ranks act from one step on, or none does.
     """
 
-    id: Id
-    """Made by the dashboard. The same for all ranks of a job on all hosts, and never reused."""
-    name: Text
-    """One of COMMANDS."""
+    id: Id  # Made by the dashboard. The same for all ranks of a job on all hosts, and never reused.
+    name: Text  # One of COMMANDS
     arguments: Annotated[tuple[Argument, ...], Meta(max_length=MAX_ARGUMENTS)]
     by: Author
-    at_ns: UnixNs
-    """Unix time when the hub received it. Until then, the time when it was made."""
-    knob: Text = ""
-    """Name of the Knob. Empty for a trial of a delay, and for commands without a knob."""
+    at_ns: UnixNs  # Unix time when the hub received it. Until then, the time when it was made.
+    knob: Text = ""  # Name of the Knob. Empty for a trial of a delay, and for commands without a knob.
 
     def inconsistency(self) -> str:
         """Return why COMMANDS does not allow it."""
@@ -136,11 +129,9 @@ REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
 setting is ``changing`` and ``changed``; a trial is ``trying`` and ``tried``. ``unknown``: the rank cannot
 learn whether all have agreed. If it learns that later, it reports the result."""
 
-STAGES = (SENT, *REPORT_STATES)
-"""Stages of one rank. ``sent``: it has reported nothing yet."""
+STAGES = (SENT, *REPORT_STATES)  # Stages of one rank. ``sent``: it has reported nothing yet.
 Stage = Annotated[str, one_of(STAGES)]
-PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
-"""The stages of a successful command, in order."""
+PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)  # The stages of a successful command, in order
 OBEYING, OBEYED = "obeying", "obeyed"
 OUTCOME_STATES = (SENT, OBEYING, OBEYED, FAILED, UNKNOWN)
 """``sent``: no report yet. ``obeyed``: by all ranks. ``failed``: at least one rank has failed. ``unknown``:
@@ -158,27 +149,21 @@ class CommandReport(Message, frozen=True, tag=11):
     name: Text
     at_ns: UnixNs
     state: Annotated[str, one_of(REPORT_STATES)]
-    step: Count | None
-    """Step from which all ranks act, once agreed. A trial of n steps ends n steps later."""
-    text: Text
-    """The written file, or the thing changed. After a failure or an unknown end: the reason."""
+    step: Count | None  # Step from which all ranks act, once agreed. A trial of n steps ends n steps later.
+    text: Text  # The written file, or the thing changed. After a failure or an unknown end: the reason.
     old: Text = ""
     """``changed``: the old value, as in Knob.value_text.
     ``tried``: the value before and after the trial."""
-    new: Text = ""
-    """``changed``: the new value. ``tried``: the value tried."""
+    new: Text = ""  # ``changed``: the new value. ``tried``: the value tried.
 
 
 class RankOutcome(Part, frozen=True):
     """One rank's part of a CommandOutcome."""
 
     rank: Rank
-    reported: Stage
-    """State of the rank's newest CommandReport. ``sent`` without any."""
-    state: Stage
-    """As `reported`, but ``failed`` or ``unknown`` for a lost rank."""
-    text: Text
-    """As in CommandReport. For a lost rank, why it was lost."""
+    reported: Stage  # State of the rank's newest CommandReport. ``sent`` without any.
+    state: Stage  # As `reported`, but ``failed`` or ``unknown`` for a lost rank
+    text: Text  # As in CommandReport. For a lost rank, why it was lost.
     lost: Annotated[str, one_of(LOST)] = ""
 
 
@@ -190,16 +175,12 @@ class CommandOutcome(Message, frozen=True, tag=20):
 
     command: Text
     state: Annotated[str, one_of(OUTCOME_STATES)]
-    reason: Text
-    """Why it failed or is unknown, with the number of the rank. Empty otherwise."""
-    step: Count | None
-    """Step from which all ranks act."""
-    done: bool
-    """No more reports are expected."""
+    reason: Text  # Why it failed or is unknown, with the number of the rank. Empty otherwise.
+    step: Count | None  # Step from which all ranks act
+    done: bool  # No more reports are expected
     ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANKS)]
     """By rank: every rank that should report, or did."""
-    old: Text = ""
-    """As in CommandReport, once a rank has reported it."""
+    old: Text = ""  # As in CommandReport, once a rank has reported it
     new: Text = ""
 
     @property

@@ -11,8 +11,7 @@ from msgspec import Meta
 from overlaptop.wire.bounds import MAX_WORDS, Count, Rank, Share, Text, UnixNs, Words, one_of
 from overlaptop.wire.schema import Message, Part
 
-MAX_PARTS = 256
-"""Maximum nodes, adapters, GPUs or links of one machine."""
+MAX_PARTS = 256  # Maximum nodes, adapters, GPUs or links of one machine
 
 LINK_KINDS = ("nvlink", "nvswitch", "pcie")
 """How one GPU reaches another: direct NVLinks, shared NVSwitches, or PCIe."""
@@ -25,8 +24,7 @@ node`` on others only. ``one node``: there is no choice. ``no gpu``: there is no
 class Unknown(Part, frozen=True):
     """A quantity that is not available here."""
 
-    name: Text
-    """The field that is None or empty."""
+    name: Text  # The field that is None or empty
     reason: Text
 
 
@@ -37,18 +35,15 @@ class NumaNode(Part, frozen=True):
     """One NUMA node of the machine."""
 
     node: Count
-    cpus: Text
-    """In the kernel's notation: ``0-31,64-95``. Empty for a node with memory only."""
+    cpus: Text  # In the kernel's notation: ``0-31,64-95``. Empty for a node with memory only.
     memory_bytes: Count | None
-    is_gpu_memory: bool = False
-    """Its memory is a GPU's (Grace-Hopper, POWER9)."""
+    is_gpu_memory: bool = False  # Its memory is a GPU's (Grace-Hopper, POWER9)
 
 
 class Nic(Part, frozen=True):
     """A network adapter."""
 
-    name: Text
-    """``mlx5_0``, ``eth0``."""
+    name: Text  # ``mlx5_0``, ``eth0``
     numa_node: Count | None
     bits_per_s: Count | None
 
@@ -56,23 +51,18 @@ class Nic(Part, frozen=True):
 class NicErrors(Part, frozen=True):
     """Errors of a network adapter."""
 
-    counter: Text
-    """``symbol_error``, ``link_downed``, ``rx_errors``."""
-    count: Count
-    """Since the rank's telemetry began."""
+    counter: Text  # ``symbol_error``, ``link_downed``, ``rx_errors``
+    count: Count  # Since the rank's telemetry began
 
 
 class GpuSite(Part, frozen=True):
     """A GPU of the machine, whether the job uses it or not."""
 
-    index: Count
-    """As in nvidia-smi."""
+    index: Count  # As in nvidia-smi
     uuid: Text
     name: Text
-    pci_bus_id: Text
-    """``0000:1b:00.0``."""
-    numa_node: Count | None
-    """Node of the nearest CPUs."""
+    pci_bus_id: Text  # ``0000:1b:00.0``
+    numa_node: Count | None  # Node of the nearest CPUs
 
 
 class MachineFacts(Message, frozen=True, tag=12):
@@ -90,10 +80,8 @@ class GpuLink(Part, frozen=True):
     """The link from a rank's GPU to another one, or to a switch."""
 
     kind: Annotated[str, one_of(LINK_KINDS)]
-    peer_uuid: Text
-    """UUID of the other GPU. Empty for a switch."""
-    links: Count | None
-    """Number of NVLinks. None on PCIe."""
+    peer_uuid: Text  # UUID of the other GPU. Empty for a switch.
+    links: Count | None  # Number of NVLinks. None on PCIe.
     path: Text
     """On PCIe, in the notation of ``nvidia-smi topo``: PIX, PXB, PHB, NODE, SYS. Otherwise empty."""
 
@@ -102,19 +90,14 @@ class DeviceFacts(Message, frozen=True, tag=13):
     """A rank's GPU and its links. Sent once the rank's device is known, and when a fact changes."""
 
     rank: Rank
-    gpu_uuid: Text
-    """Empty if the rank uses no GPU that NVML knows."""
+    gpu_uuid: Text  # Empty if the rank uses no GPU that NVML knows
     gpu_name: Text
     pci_bus_id: Text
-    nvlink_version: Text
-    """``4.0``."""
+    nvlink_version: Text  # ``4.0``
     nvlink_count: Count | None
-    nvlink_peak_bytes_per_s: Count | None
-    """Sum over all active links, in one direction."""
-    pcie_generation: Count | None
-    """Present generation: an idle GPU slows its link down."""
-    pcie_generation_max: Count | None
-    """Best generation that both GPU and slot support."""
+    nvlink_peak_bytes_per_s: Count | None  # Sum over all active links, in one direction
+    pcie_generation: Count | None  # Present generation: an idle GPU slows its link down
+    pcie_generation_max: Count | None  # Best generation that both GPU and slot support
     pcie_width: Count | None
     pcie_width_max: Count | None
     pcie_peak_bytes_per_s: Count | None
@@ -140,26 +123,19 @@ class NumaFacts(Message, frozen=True, tag=14):
     """Where a rank's process may run, where it runs, and whether that is near its GPU. Sent on change."""
 
     rank: Rank
-    gpu_node: Count | None
-    """Node with the CPUs next to the GPU."""
-    gpu_memory_node: Count | None
-    """Node of the GPU's own memory, if that is a node."""
-    nic: Text
-    """Adapter nearest to the GPU. Empty if there is none, or it is not known."""
+    gpu_node: Count | None  # Node with the CPUs next to the GPU
+    gpu_memory_node: Count | None  # Node of the GPU's own memory, if that is a node
+    nic: Text  # Adapter nearest to the GPU. Empty if there is none, or it is not known.
     nic_node: Count | None
-    cpu_set: Text
-    """CPUs that the process may use. Empty if not known."""
+    cpu_set: Text  # CPUs that the process may use. Empty if not known.
     cpu_nodes: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
     """Number of these CPUs on each node."""
     threads_by_node: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
     """Number of the process's threads that last ran on each node."""
-    memory_policy: Text
-    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``. Empty if not known."""
+    memory_policy: Text  # ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``. Empty if not known.
     state: Annotated[str, one_of(NUMA_STATES)]
-    reason: Text
-    """The state as a sentence, with the nodes' numbers."""
-    advice: Text
-    """Command that fixes it. Empty if none is needed or known."""
+    reason: Text  # The state as a sentence, with the nodes' numbers
+    advice: Text  # Command that fixes it. Empty if none is needed or known.
     unknown: Unknowns = ()
     cpu_limit_percent: Count | None = None
     """CPU time that the cgroups allow for all of their processes together: 150 for one and a half CPUs.
@@ -171,24 +147,18 @@ class DeviceSample(Message, frozen=True, tag=15):
 
     rank: Rank
     at_ns: UnixNs
-    nvlink_rx_bytes_per_s: Count | None
-    """All links together."""
+    nvlink_rx_bytes_per_s: Count | None  # All links together
     nvlink_tx_bytes_per_s: Count | None
-    pcie_rx_bytes_per_s: Count | None
-    """Payload of full packets."""
+    pcie_rx_bytes_per_s: Count | None  # Payload of full packets
     pcie_tx_bytes_per_s: Count | None
-    sm_activity: Share | None
-    """Share of the time that a multiprocessor had work, averaged over all of them."""
-    tensor_activity: Share | None
-    """Share of the time that the tensor cores' pipes were active."""
-    dram_activity: Share | None
-    """Share of the time that the memory bus was active."""
+    sm_activity: Share | None  # Share of the time that a multiprocessor had work, averaged over all of them
+    tensor_activity: Share | None  # Share of the time that the tensor cores' pipes were active
+    dram_activity: Share | None  # Share of the time that the memory bus was active
     memory_used_bytes: Count | None
     power_mw: Count | None
     sm_clock_hz: Count | None
     memory_clock_hz: Count | None
-    throttle_reasons: Words | None
-    """Empty if the clocks are not lowered."""
+    throttle_reasons: Words | None  # Empty if the clocks are not lowered
     unknown: Unknowns = ()
     nic_rx_bytes_per_s: Count | None = None
     """Bytes received by the adapter nearest to the GPU (NumaFacts.nic), for whatever process."""

@@ -30,8 +30,7 @@ READER_MAY_COMMAND, READER_MAY_NOT = b"\x00", b"\x01"
 MAGIC = b"\n\x00OVERLAPTOP RELAY 2\n"
 """First output of the relay. Everything that a login shell prints before it is skipped."""
 
-MAX_JOBS = 16
-"""This many jobs, with the pids of all their ranks, fit into one frame."""
+MAX_JOBS = 16  # This many jobs, with the pids of all their ranks, fit into one frame
 MAX_CHUNK_BYTES = 1 << 16
 
 JobKey = Annotated[str, Meta(pattern=JOB_KEY)]
@@ -47,21 +46,16 @@ class Join(Message, frozen=True, tag=7):
 
     protocol: Count
     detail_ranks: Ranks
-    bursts: Count = 0
-    """Bursts that this dashboard has requested from those ranks so far."""
-    received_bytes: Count = 0
-    """Bytes of frames since the last Welcome, including it."""
-    window_bytes: Count = 0
-    """Bytes that may be in flight beyond them. The last frame may exceed this."""
+    bursts: Count = 0  # Bursts that this dashboard has requested from those ranks so far
+    received_bytes: Count = 0  # Bytes of frames since the last Welcome, including it
+    window_bytes: Count = 0  # Bytes that may be in flight beyond them. The last frame may exceed this.
 
 
 class Watch(Message, frozen=True, tag=6):
     """Hub -> rank: the detail requested. Sent on connecting and on each change."""
 
-    detail: bool
-    """Somebody looks at this rank's timeline, so StepDetail is needed."""
-    bursts: Count = 0
-    """Bursts requested by dashboards so far. Measure one whenever it grows."""
+    detail: bool  # Somebody looks at this rank's timeline, so StepDetail is needed
+    bursts: Count = 0  # Bursts requested by dashboards so far. Measure one whenever it grows.
 
 
 class TurnedAway(Message, frozen=True, tag=19):
@@ -90,30 +84,24 @@ class Gather(Message, frozen=True, tag=52):
     """Rank -> its hub: bind a TCP socket for the other nodes' hubs, or connect to that of the root."""
 
     rank: Rank
-    is_root: bool
-    """Bind, because the job's first rank is here."""
-    host: Text
-    """Host name or address to bind, or of the root."""
-    port: Annotated[int, Meta(ge=0, le=65535)]
-    """0: any free port."""
+    is_root: bool  # Bind, because the job's first rank is here
+    host: Text  # Host name or address to bind, or of the root
+    port: Annotated[int, Meta(ge=0, le=65535)]  # 0: any free port
 
 
 class Gathered(Message, frozen=True, tag=53):
     """Hub -> its ranks: the answer to Gather, with the numeric address of the root's socket."""
 
     host: Text
-    port: Annotated[int, Meta(ge=0, le=65535)]
-    """0: refused."""
+    port: Annotated[int, Meta(ge=0, le=65535)]  # 0: refused
     refusal: Text = ""
 
 
 class HubClock(Part, frozen=True):
     """A hub's clock against the root's."""
 
-    offset_ns: Int64
-    """The hub's Unix time minus the root's."""
-    residual_ns: Count
-    """Possible error of `offset_ns`, either way."""
+    offset_ns: Int64  # The hub's Unix time minus the root's
+    residual_ns: Count  # Possible error of `offset_ns`, either way
 
 
 class HubHello(Message, frozen=True, tag=54):
@@ -157,15 +145,11 @@ class RemoteJob(Part, frozen=True):
     """Start time of the rank that started the hub. None if it ended before the hub could check."""
     hub_pid: Count
     hub_start_ticks: Count
-    started_ns: UnixNs
-    """Unix time when a hub first saw this job."""
+    started_ns: UnixNs  # Unix time when a hub first saw this job
     dashboard_socket: Text
-    rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
-    """Of the connected ranks, by rank."""
-    ended: bool = False
-    """Ranks were connected, and none is connected any more."""
-    is_root: bool = False
-    """Other nodes' hubs can be reached through this one (``--gather``)."""
+    rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]  # Of the connected ranks, by rank
+    ended: bool = False  # Ranks were connected, and none is connected any more
+    is_root: bool = False  # Other nodes' hubs can be reached through this one (``--gather``)
 
 
 class RelayJobs(Message, frozen=True, tag=48):
@@ -174,20 +158,16 @@ class RelayJobs(Message, frozen=True, tag=48):
     protocol: Count
     version: Text
     host: Text
-    readonly: bool
-    """Hubs accept no commands through this relay."""
-    jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]
-    """This user's, newest first."""
-    note: Text
-    """Why the list may be wrong, as text for the screen. Empty if it is right."""
+    readonly: bool  # Hubs accept no commands through this relay
+    jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]  # This user's, newest first
+    note: Text  # Why the list may be wrong, as text for the screen. Empty if it is right.
 
 
 class RelayOpen(Message, frozen=True, tag=49):
     """Client -> relay, once a second and on change: the only connection that should be open."""
 
     connection: Count
-    job: JobKeyOrNone
-    """Job whose hub to connect to. Empty to close the connection."""
+    job: JobKeyOrNone  # Job whose hub to connect to. Empty to close the connection.
 
 
 class RelayBytes(Message, frozen=True, tag=50):
@@ -201,7 +181,5 @@ class RelayClosed(Message, frozen=True, tag=51):
     """Relay -> client: the hub has closed this connection, or there is no hub to connect to."""
 
     connection: Count
-    alive: bool
-    """The hub's process runs."""
-    gone: bool
-    """No process of the job is left that could start a new hub."""
+    alive: bool  # The hub's process runs
+    gone: bool  # No process of the job is left that could start a new hub

@@ -13,14 +13,12 @@ MAX_KNOBS = 64
 MAX_CHOICES = 256
 MAX_GRADIENTS = 8192
 
-LEAST_VALUE, MOST_VALUE = -(1 << 31), 1 << 31
-"""Bounds of any knob's value."""
+LEAST_VALUE, MOST_VALUE = -(1 << 31), 1 << 31  # Bounds of any knob's value
 KnobValue = Annotated[int, Meta(ge=LEAST_VALUE, le=MOST_VALUE)]
 _NAME = r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z"
 KnobName = Annotated[str, Meta(pattern=_NAME)]
 
-BUCKET_CAP_MB = "bucket_cap_mb"
-"""DistributedDataParallel's bucket size, in MiB like torch."""
+BUCKET_CAP_MB = "bucket_cap_mb"  # DistributedDataParallel's bucket size, in MiB like torch
 PREFETCH: Mapping[str, str] = {"forward": "prefetch_forward", "backward": "prefetch_backward"}
 """FSDP2's prefetch depth, by pass."""
 TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
@@ -35,25 +33,18 @@ class Knob(Part, frozen=True):
     """One setting of a running job. Values are whole numbers."""
 
     name: KnobName
-    value: Int64 | None
-    """None if it is no integer, or not known."""
-    value_text: Text
-    """Present value as text: ``25``, ``2.5``. Empty if not known."""
-    original_text: Text
-    """The script's own value."""
+    value: Int64 | None  # None if it is no integer, or not known
+    value_text: Text  # Present value as text: ``25``, ``2.5``. Empty if not known.
+    original_text: Text  # The script's own value
     least: KnobValue
     most: KnobValue
     choices: Annotated[tuple[KnobValue, ...], Meta(max_length=MAX_CHOICES)] = ()
     """The only allowed values, in this order. Empty if all from `least` to `most` are, including both."""
-    unit: Text = ""
-    """``MiB``, ``blocks``. Empty for a plain number."""
-    owner: Text = ""
-    """Part of the job that has it: ``DistributedDataParallel``, ``FSDP2``, ``the script``."""
+    unit: Text = ""  # ``MiB``, ``blocks``. Empty for a plain number.
+    owner: Text = ""  # Part of the job that has it: ``DistributedDataParallel``, ``FSDP2``, ``the script``
     about: Text = ""
-    code: Text = ""
-    """Python line that makes ``{value}`` permanent. Empty if not known."""
-    refusal: Text = ""
-    """Why it cannot be changed now, as text for the screen. Empty if it can."""
+    code: Text = ""  # Python line that makes ``{value}`` permanent. Empty if not known.
+    refusal: Text = ""  # Why it cannot be changed now, as text for the screen. Empty if it can.
     changes_work: bool = False
     """Another value changes the amount of work in a step, so durations cannot be compared."""
 
@@ -87,12 +78,9 @@ class GradientFacts(Message, frozen=True, tag=17):
     size_bytes: Annotated[tuple[Count, ...], Meta(max_length=MAX_GRADIENTS)]
     """Bytes of each gradient, in the order in which DDP fills its buckets: from the last parameter to the
     first. Empty if there are too many for a message."""
-    world_size: Rank
-    """Ranks that reduce the gradients."""
-    group: Text
-    """As in CollectiveSpan."""
-    first_cap_bytes: Count | None
-    """The first bucket's own limit. None if it equals the others'."""
+    world_size: Rank  # Ranks that reduce the gradients
+    group: Text  # As in CollectiveSpan
+    first_cap_bytes: Count | None  # The first bucket's own limit. None if it equals the others'.
     gradient_as_bucket_view: bool | None = None
     """Constructor argument of the model, like the next two fields. None if not known."""
     find_unused_parameters: bool | None = None

@@ -37,14 +37,10 @@ CALL_STATES = ("issued", "started", "ended")
 SOURCES = ("kernels", "events", "host", "none")
 """Sources of a rank's spans. ``none`` until torch is loaded, or if the agent disabled itself."""
 
-AGENT_DISABLED = "the agent disabled itself"
-"""source_reason of a rank whose agent failed."""
-LEFT_OUT = "are left out"
-"""In the source_reason of a rank whose source cannot measure some steps in detail."""
-NOT_SHOWN = "is not shown"
-"""In the hub's notice about a second process of the same rank, which it refused."""
-RESTARTED = "torchrun restarted the job"
-"""Begins the hub's notice of a restart."""
+AGENT_DISABLED = "the agent disabled itself"  # source_reason of a rank whose agent failed
+LEFT_OUT = "are left out"  # In the source_reason of a rank whose source cannot measure some steps in detail
+NOT_SHOWN = "is not shown"  # In the hub's notice about a second process of the same rank, which it refused
+RESTARTED = "torchrun restarted the job"  # Begins the hub's notice of a restart
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",
@@ -64,21 +60,17 @@ NOTICE_LEVELS = ("info", "warning", "error")
 class RankInfo(Message, frozen=True, tag=1):
     """A rank's identity and measurement method. Sent on connecting, and again on each change."""
 
-    job: Text
-    """Key of the job: the name of its folder in the socket directory."""
+    job: Text  # Key of the job: the name of its folder in the socket directory
     rank: Rank
     local_rank: Rank
     world_size: Rank
     host: Text
     pid: Count
     script: Text
-    device: Text
-    """``NVIDIA H200``, ``cpu``. Empty while unknown."""
-    backend: Text
-    """``nccl 2.28.9``, ``gloo``. Empty before the process group exists."""
+    device: Text  # ``NVIDIA H200``, ``cpu``. Empty while unknown.
+    backend: Text  # ``nccl 2.28.9``, ``gloo``. Empty before the process group exists.
     source: Annotated[str, one_of(SOURCES)]
-    source_reason: Text
-    """Why this source is used. Empty if there is nothing to explain."""
+    source_reason: Text  # Why this source is used. Empty if there is nothing to explain.
     compute_exact: bool
     """False if compute is the step minus its stalls, an upper bound that includes idle time."""
     detail_every: Count
@@ -104,8 +96,7 @@ class StepTotals(Message, frozen=True, tag=2):
     """
 
     rank: Rank
-    step: Count
-    """Counted from 0 at the first step boundary that the agent saw."""
+    step: Count  # Counted from 0 at the first step boundary that the agent saw
     start_ns: UnixNs
     step_ns: StepNs
     compute_ns: DurationNs | None
@@ -120,10 +111,8 @@ class StepTotals(Message, frozen=True, tag=2):
     forward_ns: DurationNs | None
     backward_ns: DurationNs | None
     optimizer_ns: DurationNs | None
-    collectives: Count | None
-    """Including point-to-point operations."""
-    comm_bytes: Count | None
-    """Tensor bytes of those collectives, the larger of input and output."""
+    collectives: Count | None  # Including point-to-point operations
+    comm_bytes: Count | None  # Tensor bytes of those collectives, the larger of input and output
     dropped: Count
     """Since the start: messages that did not fit, and spans or steps that could not be measured."""
     launch_lead_ns: OffsetNs | None = None
@@ -142,14 +131,10 @@ class StepTotals(Message, frozen=True, tag=2):
     """A change of a setting was under way: the times belong to neither value. Lane totals are None."""
     cpu_ns: DurationNs | None = None
     """CPU time of the training thread, on the host's clock like the next two times."""
-    loading_ns: DurationNs | None = None
-    """Time of that thread in a DataLoader's ``next``."""
-    full_collections: Count | None = None
-    """Garbage collections of the oldest generation."""
-    delayed_ns: DurationNs | None = None
-    """How long the training thread was ready to run and had no CPU."""
-    fused_ns: DurationNs | None = None
-    """Time in kernels that both compute and communicate."""
+    loading_ns: DurationNs | None = None  # Time of that thread in a DataLoader's ``next``
+    full_collections: Count | None = None  # Garbage collections of the oldest generation
+    delayed_ns: DurationNs | None = None  # How long the training thread was ready to run and had no CPU
+    fused_ns: DurationNs | None = None  # Time in kernels that both compute and communicate
     host_ns: DurationNs | None = None
     """CPU time, without synchronisations and launches that waited for a queue slot. None: not known."""
     trial: bool = False
@@ -157,8 +142,7 @@ class StepTotals(Message, frozen=True, tag=2):
     is also `transitional`."""
     least_lead_ns: OffsetNs | None = None
     """Smallest launch lead in the step: about 0 where the CPU waits for the GPU once a step."""
-    nic_tx_bytes: Count | None = None
-    """To other nodes: the mean of this node's ranks."""
+    nic_tx_bytes: Count | None = None  # To other nodes: the mean of this node's ranks
     nic_rx_bytes: Count | None = None
 
     @property
@@ -204,8 +188,7 @@ class CollectiveSpan(Part, frozen=True):
     op: Text
     """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``. If not known, the kernel's name."""
     bytes: Count | None
-    group: Text
-    """The process group's name, with its description if it has one. Empty if not known."""
+    group: Text  # The process group's name, with its description if it has one. Empty if not known.
     is_async: bool
     start_ns: OffsetNs
     end_ns: OffsetNs
@@ -213,15 +196,13 @@ class CollectiveSpan(Part, frozen=True):
     """Its number in the order of its group, equal on all ranks of the group. None for point-to-point."""
     sends_to: Rank | None = None
     """Target of a send, as a rank of the job. None for several targets, and if it is no send."""
-    receives_from: Rank | None = None
-    """Source of a receive. A launch that sends and receives has both."""
+    receives_from: Rank | None = None  # Source of a receive. A launch that sends and receives has both.
 
 
 class GroupMembers(Part, frozen=True):
     """The ranks of a process group."""
 
-    group: Text
-    """As in CollectiveSpan. Groups of other ranks may have the same title."""
+    group: Text  # As in CollectiveSpan. Groups of other ranks may have the same title.
     members: Ranks
 
 
@@ -258,14 +239,11 @@ class OwnCost(Message, frozen=True, tag=41):
     """
 
     rank: Rank
-    change: Change
-    """Change of the mean step over the last minute."""
+    change: Change  # Change of the mean step over the last minute
     error: Change
-    measured_change: Change | None
-    """Change of a measured step."""
+    measured_change: Change | None  # Change of a measured step
     measured_error: Change | None
-    watched: bool
-    """True if measured under the larger budget, because somebody watches this rank."""
+    watched: bool  # True if measured under the larger budget, because somebody watches this rank
 
 
 class EnvironmentVariable(Part, frozen=True):
@@ -280,8 +258,7 @@ class EnvironmentFacts(Message, frozen=True, tag=43):
 
     rank: Rank
     variables: Annotated[tuple[EnvironmentVariable, ...], Meta(max_length=len(ENVIRONMENT))]
-    threads: Count | None = None
-    """Threads that one of torch's operations uses on the CPU."""
+    threads: Count | None = None  # Threads that one of torch's operations uses on the CPU
 
     def value(self, name: str) -> str:
         """Return the value of one of `ENVIRONMENT`. Empty if it is not set."""
@@ -316,15 +293,13 @@ class RankStalled(Message, frozen=True, tag=42):
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
     """Of the training thread, innermost first, with calls of torch.distributed: ``train.py:88 load``."""
-    since_ns: UnixNs | None = None
-    """Unix time when the script began, if the rank has made no step yet."""
+    since_ns: UnixNs | None = None  # Unix time when the script began, if the rank has made no step yet
 
 
 class StackLine(Part, frozen=True):
     """A line of the script."""
 
-    line: Text
-    """``train.py:57 in collate``."""
+    line: Text  # ``train.py:57 in collate``
     samples: Count
     asleep: Count = 0
     """Those with the thread asleep in the script's own code or in Python's library, not in torch's."""
@@ -340,8 +315,7 @@ class StackSamples(Message, frozen=True, tag=44):
     rank: Rank
     from_ns: UnixNs
     to_ns: UnixNs
-    samples: Count
-    """Including those at none of the lines."""
+    samples: Count  # Including those at none of the lines
     lines: Annotated[tuple[StackLine, ...], Meta(max_length=MAX_STACK_LINES)]
     """Innermost frames outside torch and Python's library, most frequent first."""
 
@@ -383,8 +357,7 @@ class RankEnd(Message, frozen=True, tag=5):
 
     rank: Rank
     at_ns: UnixNs
-    clean: bool
-    """True if the agent itself reported it."""
+    clean: bool  # True if the agent itself reported it
     failure: Text = ""
     """The exception or exit status: ``ValueError: ...``. Empty if the rank ended well, or if not known."""
     exit_code: ExitCode | None = None
@@ -418,8 +391,7 @@ class Welcome(Message, frozen=True, tag=8):
     host: Text
     script: Text
     world_size: Rank
-    started_ns: UnixNs
-    """Unix time when the hub first saw the job."""
+    started_ns: UnixNs  # Unix time when the hub first saw the job
 
 
 class HubStatus(Message, frozen=True, tag=9):
@@ -427,8 +399,7 @@ class HubStatus(Message, frozen=True, tag=9):
 
     at_ns: UnixNs
     ranks_connected: Count
-    dropped: Count
-    """Messages for this dashboard that did not fit, and bad frames, since it joined."""
+    dropped: Count  # Messages for this dashboard that did not fit, and bad frames, since it joined
     job_ended: bool
     silent_ranks: Ranks = ()
     """Connected ranks that have sent nothing for a while, though an agent does each second."""

@@ -32,8 +32,7 @@ from tests.warm import Warm, WarmProcess, environment, hold_port, place, text_of
 M = TypeVar("M", bound=Message)
 
 RANK_TIMEOUT_S = 200
-OTHERS_TIMEOUT_S = 15
-"""For the other ranks once one has failed: they may wait for it without end."""
+OTHERS_TIMEOUT_S = 15  # For the other ranks once one has failed: they may wait for it without end
 
 # By kind, what was sent to the hub: a job ends once that is all that its test looks for.
 COUNTS_MESSAGES = """

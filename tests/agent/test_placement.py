@@ -27,8 +27,7 @@ SLURM = {
     "SLURM_STEP_ID": "0",
 }
 LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun", "srun"])
-ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
-"""Ranks 8 to 11 are here."""
+ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}  # Ranks 8 to 11 are here
 NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
 DEALT_OUT = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4",
              "SLURM_PROCID": "9", "SLURM_DISTRIBUTION": "cyclic"}  # fmt: skip

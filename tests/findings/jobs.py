@@ -18,8 +18,7 @@ DDP_GROUP = "0 default_pg"
 PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
 STEPS, RANKS = 12, 4
 TRANSFER_MS, OPTIMIZER_MS = 5, 5
-LATE = 1
-"""The late rank in most tests."""
+LATE = 1  # The late rank in most tests
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ MINE = {
     "slow_compute", "slow_copies", "uneven_batches", "busy_cpu",
 }  # fmt: skip
 ALIKE = {"cpu_ns": of_late(60 * MS, 60 * MS)}
-SMALL = [("compute", 0.1), ("idle", 0.5)] * 40
-"""Kernels that a CPU launches too slowly."""
+SMALL = [("compute", 0.1), ("idle", 0.5)] * 40  # Kernels that a CPU launches too slowly
 NO_LEAD = {"launch_lead_ns": of_late(0, 9 * MS)}
 
 
@@ -185,8 +184,7 @@ def test_where_cpus_are_short_only_who_is_always_late_is_slow(delayed_ms, found)
     assert "late_unexplained" not in names(one) | names(by_turns)
 
 
-SINCE = 8
-"""Of the 20 steps that count, the last 14 are then of a fault."""
+SINCE = 8  # Of the 20 steps that count, the last 14 are then of a fault
 
 
 @pytest.mark.parametrize("facts", [(), HOST])

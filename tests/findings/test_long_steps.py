@@ -10,8 +10,7 @@ from tests.fleet.builders import MS, stacks
 from .jobs import LATE, host, job, names, the
 
 STEPS, STALL_MS = 80, 300
-FIRST = 23
-"""The first step that counts and stalls in tests."""
+FIRST = 23  # The first step that counts and stalls in tests
 HOSTS = [host(0), host(1)]
 
 
@@ -19,8 +18,7 @@ def tenth(number):
     return number % 10 == 3
 
 
-STALLED = sum(map(tenth, range(FIRST, STEPS))) / (STEPS - FIRST)
-"""Share of the stalled steps."""
+STALLED = sum(map(tenth, range(FIRST, STEPS))) / (STEPS - FIRST)  # Share of the stalled steps
 
 
 def stalls(*facts, when=tenth, rank=LATE, steps=STEPS, **changes):

@@ -128,8 +128,7 @@ class FakeSession:
         self.watched = frozenset()
         self.selected = []
         self.sent = []
-        self.found = []
-        """Rules of the findings that the hub was told of."""
+        self.found = []  # Rules of the findings that the hub was told of
         self.no_line = ""
         self.ticks = 0
         self.say(*messages)

@@ -21,8 +21,7 @@ from overlaptop.timeline.arrivals import Collective, WaitTimes
 from .builders import MS, T0, S
 
 STEP, STEP_NS = 100_000, 100_000_000
-JITTER = 0.1
-"""Of a step: the standard deviation of when each rank comes to its first collective."""
+JITTER = 0.1  # Of a step: the standard deviation of when each rank comes to its first collective
 COLLECTIVES = 3
 WINDOWS = 100
 

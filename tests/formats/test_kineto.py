@@ -29,8 +29,7 @@ def raw(ts="1.0", dur="1.0", name='"k"', more=""):
     return f'{{"traceEvents": [{{{fields}, "args": {{"stream": 7}}}}]{more}}}'.encode()
 
 
-NEAR_NS = 2**43 * 1000 - 1
-"""A hundred days from the base."""
+NEAR_NS = 2**43 * 1000 - 1  # A hundred days from the base
 
 
 @given(start_ns=st.integers(-NEAR_NS, NEAR_NS), length_ns=st.integers(0, NEAR_NS))

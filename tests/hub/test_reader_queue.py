@@ -10,10 +10,8 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import Notice, StepDetail, StepTotals
 from tests.wire.examples import DETAIL, SAMPLE, STEP
 
-FAR = 1 << 30
-"""A window that nothing fills."""
-SIZE_BYTES = len(encode(STEP)) + 8
-"""Of a step, and a little more."""
+FAR = 1 << 30  # A window that nothing fills
+SIZE_BYTES = len(encode(STEP)) + 8  # Of a step, and a little more
 
 
 class Reader:

@@ -21,8 +21,7 @@ from overlaptop.wire.messages import Notice
 from tests.fleet.builders import info, step
 
 LONG_S = 60.0
-NO_PID = 1 << 30
-"""Of no process of this machine."""
+NO_PID = 1 << 30  # Of no process of this machine
 
 
 class Node:

@@ -9,8 +9,7 @@ from overlaptop.launch.local import LocalLauncher
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Option, positive_int
 
-LOG = "log"
-"""Each job adds a line to it: its name and number when it is up."""
+LOG = "log"  # Each job adds a line to it: its name and number when it is up
 BODIES = {
     "steady": "time.sleep(600)",
     "other": "time.sleep(600)",

@@ -30,8 +30,7 @@ from tests.remote.fake_relays import STARTED_NS
 from tests.remote.watching import Watching
 from tests.remote.whole_client import JOB, whole_clients
 
-__all__ = ["hubs", "make_rank", "private_sockets"]
-"""Fixtures that come with their import."""
+__all__ = ["hubs", "make_rank", "private_sockets"]  # Fixtures that come with their import
 
 
 @pytest.fixture

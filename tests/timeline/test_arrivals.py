@@ -313,8 +313,7 @@ SLEEPS = [
 ]
 
 
-BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
-"""Rank, late in so many, waiting that it caused."""
+BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]  # Rank, late in so many, waiting that it caused
 
 
 def test_waits_through_another_group_are_followed_to_the_root():

@@ -27,8 +27,7 @@ def valley(best):
 class UnderWay:
     command: Command
     first: int
-    steps: int
-    """Of a trial; else 0."""
+    steps: int  # Of a trial; else 0
 
 
 class LiveJob(FakeSession):
@@ -41,16 +40,11 @@ class LiveJob(FakeSession):
         super().__init__()
         self.step_ms, self.noise, self.critical = step_ms or valley(60), noise, critical or {}
         self.knob, self.value = knob, knob.value
-        self.refuses = self.fails = ""
-        """What each rank says of the next commands."""
-        self.busy = 0
-        """So many commands come while another one is under way."""
-        self.doubts = False
-        """Rank 1 cannot learn whether all have agreed on the next commands. They have."""
-        self.values = []
-        """With which each step was made."""
-        self.delays = []
-        """Rank and length of each delay."""
+        self.refuses = self.fails = ""  # What each rank says of the next commands
+        self.busy = 0  # So many commands come while another one is under way
+        self.doubts = False  # Rank 1 cannot learn whether all have agreed on the next commands. They have.
+        self.values = []  # With which each step was made
+        self.delays = []  # Rank and length of each delay
         self._random = np.random.default_rng(seed)
         self._number, self._rest_s, self._under_way, self._captured_until = 0, 0.0, None, -1
         self.fleet.apply(welcome())

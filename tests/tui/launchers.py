@@ -15,8 +15,7 @@ class FakeLauncher:
         self.workloads = workloads
         self.now = LaunchStatus()
         self.lines = []
-        self.owned = set()
-        """Keys of the jobs that were started here."""
+        self.owned = set()  # Keys of the jobs that were started here
         self.running = ""
         self.requests = []
         self.stops = 0

@@ -12,8 +12,7 @@ from tests.fleet.fakes import FakeSession
 
 from .waits import split_step
 
-FIRST_STEP, STEPS, SHOWN_EVERY = 990_000, 2_000, 100
-"""Of a job that comes to its millionth step."""
+FIRST_STEP, STEPS, SHOWN_EVERY = 990_000, 2_000, 100  # Of a job that comes to its millionth step
 
 
 def go_on(dashboard, first, steps):

@@ -6,8 +6,7 @@ from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
-STEPS = 8
-"""As many as a Snapshot takes at once."""
+STEPS = 8  # As many as a Snapshot takes at once
 
 
 def split_step(rank, number, *, late_ms=0, end_ms=50):

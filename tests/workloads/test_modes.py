@@ -55,8 +55,7 @@ class Mode:
     fewer_kernels: bool = False
     """NCCL makes fewer kernels of them: of several sends and receives at once one, in a group of one rank
     none."""
-    no_kernels: bool = False
-    """They go through gloo, on GPUs too."""
+    no_kernels: bool = False  # They go through gloo, on GPUs too
 
 
 MODES = [
@@ -131,8 +130,7 @@ OF_FOUR_RANKS = {
     f"gemm_overlap --method ring {GEMM}": "gemm",
 }
 """And the reference of each."""
-REFUSED = "gemm_overlap 17 32 8"
-"""It makes no step."""
+REFUSED = "gemm_overlap 17 32 8"  # It makes no step
 
 
 def run_all(warm, folder, device, options=()):

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.cupti.callbacks import REQUESTED, CallbackLog
 
-MAX_BUFFERS = 256
-"""With more buffers in use, tracing has to end."""
+MAX_BUFFERS = 256  # With more buffers in use, tracing has to end
 
 
 class Buffers:
@@ -21,10 +20,8 @@ class Buffers:
         """Raises CuptiError if this machine cannot have the callbacks."""
         self._log = CallbackLog()
         self.request, self.complete = self._log.request, self._log.complete
-        self._held: dict[int, int] = {}
-        """By address: a time in ns before which CUPTI had not requested it."""
-        self._filled: dict[int, int] = {}
-        """By address: the valid bytes."""
+        self._held: dict[int, int] = {}  # By address: a time in ns before which CUPTI had not requested it
+        self._filled: dict[int, int] = {}  # By address: the valid bytes
         self._looked_ns = now_ns()
 
     @property

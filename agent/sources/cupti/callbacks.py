@@ -23,10 +23,8 @@ from overlaptop.agent.sources.cupti.library import CuptiError
 BUFFER_BYTES = 1 << 18
 """Holds about 1,200 kernels. CUPTI zeroes a buffer on the launching thread, with page faults in 0.13 ms:
 0.1 us a launch."""
-ENTRIES = 1 << 14
-"""Of the log, which is a ring."""
-REQUESTED = 2**64 - 1
-"""In an entry, instead of the bytes that are valid: CUPTI has requested the buffer."""
+ENTRIES = 1 << 14  # Of the log, which is a ring
+REQUESTED = 2**64 - 1  # In an entry, instead of the bytes that are valid: CUPTI has requested the buffer
 
 # void request(uint8_t **buffer, size_t *size, size_t *max_records) {
 #     uint8_t *memory = malloc(BUFFER_BYTES);
@@ -104,8 +102,7 @@ class CallbackLog:
         """The count, then from word 2 on a buffer's address and the valid bytes of each entry."""
         self._read = 0
         allocator = ctypes.CDLL(None)
-        self.free = allocator.free
-        """Frees a buffer by its address."""
+        self.free = allocator.free  # Frees a buffer by its address
         self.free.argtypes, self.free.restype = [ctypes.c_void_p], None
         malloc = ctypes.cast(allocator.malloc, ctypes.c_void_p).value or 0
         code, complete_at = assemble(platform.machine(), malloc, self._log.ctypes.data)
@@ -117,8 +114,7 @@ class CallbackLog:
             raise CuptiError(f"this system forbids the callbacks that CUPTI needs: {fault}") from None
         _keep_for_good(executable)
         _keep_for_good(self._log)
-        self.request = ctypes.c_void_p(executable.ctypes.data)
-        """CUpti_BuffersCallbackRequestFunc."""
+        self.request = ctypes.c_void_p(executable.ctypes.data)  # CUpti_BuffersCallbackRequestFunc
         self.complete = ctypes.c_void_p(executable.ctypes.data + complete_at)
         """CUpti_BuffersCallbackCompleteFunc."""
 

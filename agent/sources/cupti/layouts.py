@@ -12,8 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY, SYNCHRONIZATION = 1, 2, 10, 22, 38
-"""CUpti_ActivityKind."""
+MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY, SYNCHRONIZATION = 1, 2, 10, 22, 38  # CUpti_ActivityKind
 KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY, SYNCHRONIZATION)
 
 STREAM_WAITS = 2
@@ -21,11 +20,9 @@ STREAM_WAITS = 2
 
 _COPY_KIND_PEER, _COPY_KIND_TO_HOST = 10, 2
 """CUPTI_ACTIVITY_MEMCPY_KIND_PTOP and _DTOH, in an ordinary memcpy's record."""
-_PAGEABLE = 1
-"""CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE."""
+_PAGEABLE = 1  # CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE
 
-Sizes: TypeAlias = Mapping[int, int]
-"""Bytes of a record, by kind."""
+Sizes: TypeAlias = Mapping[int, int]  # Bytes of a record, by kind
 
 _FIRST_VERSION = 18
 _LAST_VERSION = 130599
@@ -62,8 +59,7 @@ name. `bytes`: of a copy or memset. `value`: a memset's; a synchronisation's typ
 those of the memories at its ends, a byte each. A field is 0 if the kind lacks it. In a peer copy `device`
 is its stream's, and the last two are its ends; in other kinds all three are equal."""
 
-Activities: TypeAlias = NDArray[np.void]
-"""Shape (n,), dtype ACTIVITY."""
+Activities: TypeAlias = NDArray[np.void]  # Shape (n,), dtype ACTIVITY
 
 _OF_COPY = {"bytes": 8, "start_ns": 16, "end_ns": 24, "device": 32, "stream": 40}
 # Field of ACTIVITY -> its offset in the record, with the same width.

@@ -28,10 +28,8 @@ class Tracer:
         self._tracing = False
         self._lock = threading.Lock()
         self._gathered: list[bytes] = []
-        self.lost = 0
-        """Records since the start that CUPTI dropped, or that had no times."""
-        self.clock_offset_ns = 0
-        """The agent's clock minus CUPTI's; measured at each `start`."""
+        self.lost = 0  # Records since the start that CUPTI dropped, or that had no times
+        self.clock_offset_ns = 0  # The agent's clock minus CUPTI's; measured at each `start`
 
     @property
     def outstanding(self) -> int:

@@ -25,11 +25,9 @@ from typing import Any
 
 import torch
 
-WARM_UP_STEPS, WARM_UP_S, USUAL_STEPS = 40, 20.0, 60
-"""Some jobs become faster for half a minute."""
+WARM_UP_STEPS, WARM_UP_S, USUAL_STEPS = 40, 20.0, 60  # Some jobs become faster for half a minute
 ON_GPU = torch.cuda.is_available()
-PRODUCT = 4096 if ON_GPU else 256
-"""Rows and columns of the matrices of `compute`."""
+PRODUCT = 4096 if ON_GPU else 256  # Rows and columns of the matrices of `compute`
 BURN = """
 import ctypes, sys, time
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # it ends with the rank

@@ -10,8 +10,7 @@ from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.models.buckets import MIB
 
-MOSTLY = 0.7
-"""Smallest share of the total exposed time."""
+MOSTLY = 0.7  # Smallest share of the total exposed time
 
 
 def look(evidence: Evidence) -> Findings:

@@ -13,8 +13,7 @@ from overlaptop.findings.measures import cpus_explain
 
 SMALL_BYTES = 256 << 10
 MANY = 16
-MOST_MICRO_STEPS = 64
-"""Largest plausible number of accumulation steps."""
+MOST_MICRO_STEPS = 64  # Largest plausible number of accumulation steps
 
 
 def look(evidence: Evidence) -> Findings:

@@ -13,8 +13,7 @@ from overlaptop.report.links import pcie_is_turned_down, pcie_words
 from overlaptop.wire.devices import DeviceFacts
 
 SLOWER = 1.5
-FEWEST = 4
-"""Fewest collectives of a group."""
+FEWEST = 4  # Fewest collectives of a group
 
 
 def look(evidence: Evidence) -> Findings:

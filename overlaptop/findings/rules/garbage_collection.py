@@ -14,8 +14,7 @@ from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
 _COLLECTIONS = attrgetter("full_collections")  # quick: most jobs have none, and a thousand histories
-FEWEST = 2
-"""Fewest steps with a full collection of a rank: one may be long for another reason."""
+FEWEST = 2  # Fewest steps with a full collection of a rank: one may be long for another reason
 ADVICE = (
     "call gc.disable(), and gc.collect() on all ranks in the same step, every few hundred steps; "
     "gc.freeze() after the first steps leaves out what stays"

@@ -7,10 +7,8 @@ from overlaptop import text
 from overlaptop.findings.exposure import exposed_sum_ns, fsdp2_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
-AGAIN = 0.5
-"""Smallest share of the bytes that forward gathers."""
-SPARE = 1.1
-"""Required free memory, as a multiple of the needed memory."""
+AGAIN = 0.5  # Smallest share of the bytes that forward gathers
+SPARE = 1.1  # Required free memory, as a multiple of the needed memory
 
 
 def look(evidence: Evidence) -> Findings:

@@ -14,10 +14,8 @@ from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts
 
-LATE = 0.5
-"""Smallest share of backward before the first all-reduce."""
-FEWEST = 4
-"""Fewest buckets: with fewer the first one is late in any case."""
+LATE = 0.5  # Smallest share of backward before the first all-reduce
+FEWEST = 4  # Fewest buckets: with fewer the first one is late in any case
 
 
 def look(evidence: Evidence) -> Findings:

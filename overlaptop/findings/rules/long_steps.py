@@ -28,12 +28,10 @@ standard deviations."""
 FEWEST, LEAST_STEPS, MOST_SHARE = {True: 4, False: 8}, 30, 0.35
 """Fewest long steps, regular ones or not, fewest steps since the first of them, and their largest share of
 these."""
-WARM_UP_STEPS = 20
-"""First steps of a job: they may take longer, on one rank more than on others."""
+WARM_UP_STEPS = 20  # First steps of a job: they may take longer, on one rank more than on others
 LEAST_LOST = {True: 0.05, False: 0.1}
 """Smallest share of the time that regular ones cost, or others: chance may disturb one rank more."""
-NEWEST = 8
-"""Long steps that show what ranks do there. Steps before them may have been others."""
+NEWEST = 8  # Long steps that show what ranks do there. Steps before them may have been others.
 REGULAR = 0.8
 """Smallest share of what long steps cost that is lost in every n-th step, for it to be no chance."""
 LEAST_BEYOND = 0.2
@@ -49,18 +47,12 @@ class LongSteps:
     """Long steps among the newest of a job."""
 
     numbers: Sequence[int]
-    every: int | None
-    """From one to the next; None: they are not regular."""
-    steps: int
-    """Since the first of them."""
-    mean_ns: float
-    """Length of these steps."""
-    usual_ns: float
-    """Median length of these steps."""
-    longer_ns: float
-    """How much longer the newest long ones are: the median."""
-    lost_ns: float
-    """What they cost per step: the mean."""
+    every: int | None  # From one to the next; None: they are not regular
+    steps: int  # Since the first of them
+    mean_ns: float  # Length of these steps
+    usual_ns: float  # Median length of these steps
+    longer_ns: float  # How much longer the newest long ones are: the median
+    lost_ns: float  # What they cost per step: the mean
 
     @property
     def enough_ns(self) -> float:

@@ -4,8 +4,7 @@ from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
-COSTLY_SHARE = 0.02
-"""Twice the agent's budget while a dashboard watches."""
+COSTLY_SHARE = 0.02  # Twice the agent's budget while a dashboard watches
 ERRORS = 2
 """Standard errors of one look. Of the looks of a whole run, one in forty would exceed two by chance."""
 

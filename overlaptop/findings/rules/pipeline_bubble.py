@@ -4,12 +4,9 @@ from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.stages import bubble, pipelines_of
 
-LARGE = 0.15
-"""Smallest idle share of the step."""
-AS_PREDICTED = 0.5, 2.0
-"""Limits of the predicted over the measured idle time."""
-MORE = 4
-"""Advised micro-batches per stage: they leave a bubble of a fifth."""
+LARGE = 0.15  # Smallest idle share of the step
+AS_PREDICTED = 0.5, 2.0  # Limits of the predicted over the measured idle time
+MORE = 4  # Advised micro-batches per stage: they leave a bubble of a fifth
 
 
 def look(evidence: Evidence) -> Findings:

@@ -12,11 +12,9 @@ from overlaptop.findings.exposure import StepCalls, exposed_sum_ns, fsdp2_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.wire.knobs import PREFETCH
 
-EXPOSED = 0.25
-"""Smallest exposed share of a gather's transfer."""
+EXPOSED = 0.25  # Smallest exposed share of a gather's transfer
 MOSTLY = 0.6
-FEWEST = 3
-"""Fewest gathers after the first."""
+FEWEST = 3  # Fewest gathers after the first
 
 
 def look(evidence: Evidence) -> Findings:

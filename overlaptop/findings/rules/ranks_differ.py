@@ -15,13 +15,10 @@ from overlaptop.timeline.collectives import is_point_to_point, kind_of
 
 ALIKE = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"))
 """Operations that need the same size on all ranks."""
-MOST_CALLS = 1024
-"""A timeline with this many calls may have been truncated."""
+MOST_CALLS = 1024  # A timeline with this many calls may have been truncated
 
-_Calls: TypeAlias = Counter[tuple[str, int | None]]
-"""Operations and sizes with their counts."""
-_Odd: TypeAlias = tuple[str, tuple[int, ...], str]
-"""A group, the differing ranks, and the difference."""
+_Calls: TypeAlias = Counter[tuple[str, int | None]]  # Operations and sizes with their counts
+_Odd: TypeAlias = tuple[str, tuple[int, ...], str]  # A group, the differing ranks, and the difference
 
 
 def look(evidence: Evidence) -> Findings:

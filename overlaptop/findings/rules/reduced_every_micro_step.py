@@ -4,8 +4,7 @@ from overlaptop import text
 from overlaptop.findings.exposure import exposed_sum_ns, step_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 
-MUCH = 0.25
-"""Smallest share of the gradients' bytes: less may be a compressed reduction."""
+MUCH = 0.25  # Smallest share of the gradients' bytes: less may be a compressed reduction
 
 
 def look(evidence: Evidence) -> Findings:

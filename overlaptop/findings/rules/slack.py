@@ -7,8 +7,7 @@ from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import named_late
 
-ALIKE = 0.9
-"""Hosts' times are similar if none is below this share of the longest."""
+ALIKE = 0.9  # Hosts' times are similar if none is below this share of the longest
 
 
 def look(evidence: Evidence) -> Findings:

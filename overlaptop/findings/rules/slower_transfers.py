@@ -16,14 +16,10 @@ from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.measures import cpus_explain
 
 SLOWER = 1.5
-STRETCH = 3
-"""Steps per block."""
-LEAST_SLOW, LEAST_BEFORE = 3, 16
-"""Fewest blocks: fewer may be slow by chance."""
-NEARLY_ALL = 0.9
-"""Share of the earlier blocks."""
-KIND_STEPS = 16
-"""Newest steps that decide which kind of step is compared: some jobs alternate."""
+STRETCH = 3  # Steps per block
+LEAST_SLOW, LEAST_BEFORE = 3, 16  # Fewest blocks: fewer may be slow by chance
+NEARLY_ALL = 0.9  # Share of the earlier blocks
+KIND_STEPS = 16  # Newest steps that decide which kind of step is compared: some jobs alternate
 
 
 def look(evidence: Evidence) -> Findings:

@@ -40,10 +40,8 @@ def look(evidence: Evidence) -> Findings:
 class LateByCompute(NamedTuple):
     """A different rank is late in each step, because of its compute."""
 
-    longer_ns: int
-    """Mean extra compute of the steps' late ranks, compared with the others."""
-    wait_ns: int
-    """Mean exposed wait of a rank in these steps."""
+    longer_ns: int  # Mean extra compute of the steps' late ranks, compared with the others
+    wait_ns: int  # Mean exposed wait of a rank in these steps
 
 
 @lru_cache(maxsize=1)  # three rules ask for the same

@@ -10,8 +10,7 @@ from overlaptop.findings.late import Cause, late_ranks
 from overlaptop.findings.stages import computed_ns, pipelines_of
 from overlaptop.fleet.waits import FIRST_STEPS
 
-LONGER = 1.15
-"""Smallest ratio to the mean of all stages."""
+LONGER = 1.15  # Smallest ratio to the mean of all stages
 
 
 def look(evidence: Evidence) -> Findings:

@@ -32,8 +32,7 @@ _COLUMNS = (
     Column("exposed", 8, right=False, shown_from=84),
     Column("live from", 10, right=False, shown_from=96),
 )
-_PLACES = 4
-"""Most folders that are listed."""
+_PLACES = 4  # Most folders that are listed
 _DEFAULT_STEPS = "5"
 _EXPLAINED = (
     "live: the agent's overlap in the steps just before. profiler: the same overlap in torch.profiler's "

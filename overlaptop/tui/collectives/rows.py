@@ -24,21 +24,16 @@ class Row:
 
     key: CollectiveKey
     members: "tuple[Collective, ...]"
-    start_ns: int
-    """First start of the first one on any rank, from the step's first start on any rank."""
-    wait_ns: int | None
-    """Wait of those with a wait/transfer breakdown, as `transfer_ns`."""
+    start_ns: int  # First start of the first one on any rank, from the step's first start on any rank
+    wait_ns: int | None  # Wait of those with a wait/transfer breakdown, as `transfer_ns`
     transfer_ns: int | None
-    hidden_ns: int | None
-    """Time beside compute, on ranks whose timelines are here."""
+    hidden_ns: int | None  # Time beside compute, on ranks whose timelines are here
     exposed_ns: int | None
     bus_bandwidth: float | None
     """Bytes per second as nccl-tests defines them, over transfer time: for several, the mean over that
     time."""
-    late_rank: int | None
-    """For several collectives, the rank that was late in most of them."""
-    late_in: int
-    """Collectives with that late rank."""
+    late_rank: int | None  # For several collectives, the rank that was late in most of them
+    late_in: int  # Collectives with that late rank
     peak_bytes_per_s: int | None = None
 
     @property
@@ -66,8 +61,7 @@ ORDERS: dict[str, Callable[[Row], float | None]] = {
     "bytes": lambda row: row.bytes,
     "GB/s": lambda row: row.bus_bandwidth,
 }
-ASCENDING = ("start", "GB/s")
-"""Keys with the lowest value first; others have the highest first."""
+ASCENDING = ("start", "GB/s")  # Keys with the lowest value first; others have the highest first
 GROUPINGS: dict[str, Callable[[CollectiveKey], CollectiveKey]] = {
     "": lambda key: key,
     "op": lambda key: CollectiveKey(key.op),

@@ -47,10 +47,8 @@ _DETAIL_LINES = 3
 class CollectiveTable(RowList[Row]):
     """A title, a row for each collective or group, and below the selected one in words."""
 
-    order, reverse = "exposed", False
-    """``order``: one of ORDERS."""
-    grouping = ""
-    """One of GROUPINGS."""
+    order, reverse = "exposed", False  # ``order``: one of ORDERS
+    grouping = ""  # One of GROUPINGS
 
     @property
     def rows(self) -> list[Row]:

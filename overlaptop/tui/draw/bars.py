@@ -160,8 +160,7 @@ def crossed(line: StyledLine, column: int) -> StyledLine:
 
 
 MARKED = TextStyle("accent", bold=True)
-OVER = Segment("▲", TextStyle("bright", bold=True))
-"""The end of a column beyond the scale."""
+OVER = Segment("▲", TextStyle("bright", bold=True))  # The end of a column beyond the scale
 
 
 def chart(

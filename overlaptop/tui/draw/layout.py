@@ -48,8 +48,7 @@ class Item(NamedTuple):
     """A piece of a line that is left out as a whole if it does not fit."""
 
     line: StyledLine
-    priority: int = 0
-    """The highest priority is left out first; 0 stays."""
+    priority: int = 0  # The highest priority is left out first; 0 stays
 
 
 def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:

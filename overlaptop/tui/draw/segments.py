@@ -13,11 +13,9 @@ class TextStyle(NamedTuple):
     """Names of colours in the palette, and emphasis."""
 
     fg: str = "text"
-    bg: str = ""
-    """Empty: the screen's background."""
+    bg: str = ""  # Empty: the screen's background
     bold: bool = False
-    reverse: bool = False
-    """Used only without colours, in place of a background."""
+    reverse: bool = False  # Used only without colours, in place of a background
     faded: bool = False
     eighths: int = WHOLE
     """Eighths of a cell that are covered: with less than WHOLE, the colour is that share of ``fg`` over

@@ -8,8 +8,7 @@ from rich.cells import cell_len
 from overlaptop.tui.draw.layout import elided, pad
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, on
 
-GAP = 2
-"""Blanks between columns."""
+GAP = 2  # Blanks between columns
 
 
 class Column(NamedTuple):

@@ -119,8 +119,7 @@ class Look:
 
     styles: Styles
     ascii: bool = False
-    textured: bool = False
-    """Parts differ by glyph as well as by colour."""
+    textured: bool = False  # Parts differ by glyph as well as by colour
     faded: bool = False
 
     @property

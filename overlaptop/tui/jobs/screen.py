@@ -15,8 +15,7 @@ from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
-FAILED_NS = 600_000_000_000
-"""How long the last failed job is named; --list shows it even later."""
+FAILED_NS = 600_000_000_000  # How long the last failed job is named; --list shows it even later
 _OWN_JOB = "torchrun --nproc-per-node=2 -m overlaptop.agent train.py"
 
 

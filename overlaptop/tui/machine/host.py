@@ -13,8 +13,7 @@ class Gpu:
     """A GPU of the machine, and the ranks that compute on it."""
 
     uuid: str
-    index: int | None
-    """NVML's index; None if only its rank reports it."""
+    index: int | None  # NVML's index; None if only its rank reports it
     name: str
     pci_bus_id: str
     node: int | None
@@ -30,10 +29,8 @@ class Machine:
     """A host of the job."""
 
     host: str
-    gpus: tuple[Gpu, ...]
-    """By index."""
-    ranks: tuple[RankView, ...]
-    """All of this host."""
+    gpus: tuple[Gpu, ...]  # By index
+    ranks: tuple[RankView, ...]  # All of this host
 
     def gpu_of(self, view: RankView) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == view.gpu_uuid), None)

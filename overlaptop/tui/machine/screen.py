@@ -48,8 +48,7 @@ _PCIE_COLUMNS = tuple(
     for each in _COLUMNS
     if each.title != "NVLink"
 )
-_CPU_COLUMNS = (_COLUMNS[1], Column("CPUs", 17, right=False))
-"""Used if the host has no GPU."""
+_CPU_COLUMNS = (_COLUMNS[1], Column("CPUs", 17, right=False))  # Used if the host has no GPU
 
 
 class GpuTable(JobView):

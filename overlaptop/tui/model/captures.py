@@ -19,8 +19,7 @@ class TraceSums:
     comm_ns: int = 0
     hidden_ns: int = 0
     exposed_ns: int = 0
-    exact: bool = True
-    """False: compute is an upper bound, and so is overlap."""
+    exact: bool = True  # False: compute is an upper bound, and so is overlap
 
 
 def command_for(folder: str) -> list[str]:

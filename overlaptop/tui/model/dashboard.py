@@ -23,12 +23,9 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.model.state import ViewState
 
-COMPARED_EVERY_NS = 1_000_000_000
-"""Interval between two comparisons of the steps before and after a change."""
-SOUGHT_EVERY_NS = 1_000_000_000
-"""Recorded time between two looks for the next event."""
-MOST_SEARCH_S = 2.0
-"""Longest search; the screen does not move until its end."""
+COMPARED_EVERY_NS = 1_000_000_000  # Interval between two comparisons of the steps before and after a change
+SOUGHT_EVERY_NS = 1_000_000_000  # Recorded time between two looks for the next event
+MOST_SEARCH_S = 2.0  # Longest search; the screen does not move until its end
 
 
 class Dashboard:
@@ -43,8 +40,7 @@ class Dashboard:
     ) -> None:
         self.session, self.options, self.look = session, options, look
         self.replay = session if isinstance(session, ReplaySession) else None
-        self.latest: Snapshot = session.tick()
-        """The newest snapshot, also while the screen is paused."""
+        self.latest: Snapshot = session.tick()  # The newest snapshot, also while the screen is paused
         self.state = ViewState(self.latest, readonly=options.readonly)
         self.knobs = KnobEditor(session, self.latest, clock_s)
         self.trials = DashboardTrials(session)

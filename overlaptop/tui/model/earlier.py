@@ -19,10 +19,8 @@ from overlaptop.timeline import ratios
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
-KEPT_STEPS = 256
-"""Newest steps kept for each rank: enough for means."""
-KEPT_RANKS = 64
-"""Ranks kept, those with the lowest numbers."""
+KEPT_STEPS = 256  # Newest steps kept for each rank: enough for means
+KEPT_RANKS = 64  # Ranks kept, those with the lowest numbers
 MAX_ROWS = 20
 _HEAD_CELLS = 28
 
@@ -32,8 +30,7 @@ class Setting(NamedTuple):
 
     knob: str
     value: str
-    changed: bool
-    """True if it differs from the script's value."""
+    changed: bool  # True if it differs from the script's value
 
     @property
     def words(self) -> str:
@@ -44,22 +41,16 @@ class Setting(NamedTuple):
 class EarlierJob:
     """A job under one setting of its knobs, the last one unless it was changed since."""
 
-    job: str
-    """Key; empty for a job that failed before it had one."""
-    label: str
-    """The request, ``ddp --bucket-cap-mb 50``, else the script."""
-    how: str = ""
-    """Its end or state; empty: not known."""
+    job: str  # Key; empty for a job that failed before it had one
+    label: str  # The request, ``ddp --bucket-cap-mb 50``, else the script
+    how: str = ""  # Its end or state; empty: not known
     settings: tuple[Setting, ...] = ()
     since: int = 0
-    exact: bool = True
-    """If False, compute and overlap are upper bounds, and exposed is a lower one."""
+    exact: bool = True  # If False, compute and overlap are upper bounds, and exposed is a lower one
     step_ns: float | None = None
     overlap: float | None = None
-    exposed_ns: float | None = None
-    """Means of its steps; None: not known."""
-    steps_done: int = 0
-    """Steps of the furthest rank under these settings."""
+    exposed_ns: float | None = None  # Means of its steps; None: not known
+    steps_done: int = 0  # Steps of the furthest rank under these settings
 
     @property
     def key(self) -> tuple[str, int]:
@@ -74,15 +65,12 @@ class EarlierJob:
 class BeforeAfter:
     """Two groups of steps to compare."""
 
-    title: str
-    """``bucket 25 MiB → 50 MiB at step 1,204``."""
+    title: str  # ``bucket 25 MiB → 50 MiB at step 1,204``
     old: str
-    new: str
-    """The difference, with units."""
+    new: str  # The difference, with units
     before: EarlierJob
     after: EarlierJob
-    same_work: bool
-    """True if both do the same work per step; else times are not compared."""
+    same_work: bool  # True if both do the same work per step; else times are not compared
 
     @property
     def of_change(self) -> bool:
@@ -94,13 +82,10 @@ class JobsSeen:
     """Follows the watched jobs, and keeps the earlier ones."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[str, int], EarlierJob] = {}
-        """By `EarlierJob.key`, oldest first."""
-        self._last: Snapshot | None = None
-        """The newest snapshot of a job with a step."""
+        self._left: dict[tuple[str, int], EarlierJob] = {}  # By `EarlierJob.key`, oldest first
+        self._last: Snapshot | None = None  # The newest snapshot of a job with a step
         self._job = self._script = ""
-        self._since = 0
-        """First step with the job's present settings."""
+        self._since = 0  # First step with the job's present settings
         self._descriptions: dict[str, tuple[str, str]] = {}
         """By job started here: the request, and how it ended."""
         self._present: tuple[Snapshot, EarlierJob] | None = None

@@ -14,8 +14,7 @@ class Key(NamedTuple):
     shown: str
     action: str
     words: str
-    hint: str = ""
-    """Hint at the foot of the screen: keys, a blank, a word; empty: shown only in the help."""
+    hint: str = ""  # Hint at the foot of the screen: keys, a blank, a word; empty: shown only in the help
 
 
 # fmt: off

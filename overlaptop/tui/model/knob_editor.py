@@ -15,17 +15,14 @@ from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CHANGED, UNKNOWN, make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
-SCRIPT = "script"
-"""Typed to return to the script's value."""
+SCRIPT = "script"  # Typed to return to the script's value
 SETTLE_S = 1.5
 """Delay before a change is sent: faster keys add up to one change, and it can be cancelled until then."""
-NEWS_S = 8.0
-"""Time that a completed change, or the reason for none, stays on the screen."""
+NEWS_S = 8.0  # Time that a completed change, or the reason for none, stays on the screen
 TAKE_BACK = "esc takes it back"
 NOTHING = "nothing of this job can be changed"
 _SMALL_RANGE = 32
-_LOWEST_VALUES = (1, 2, 5, 10, 25, 50, 100)
-"""Larger values double."""
+_LOWEST_VALUES = (1, 2, 5, 10, 25, 50, 100)  # Larger values double
 
 
 class ValueRefusedError(ValueError):
@@ -38,16 +35,11 @@ class KnobChange:
 
     knob: str
     old: str
-    new: str
-    """With its unit."""
-    words: str
-    """``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
-    state: str
-    """``pending``, ``changed`` or ``failed``."""
-    by: str = ""
-    """Who requested it, if not this dashboard."""
-    command: str = ""
-    """Id of its command; empty before it is sent."""
+    new: str  # With its unit
+    words: str  # ``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``
+    state: str  # ``pending``, ``changed`` or ``failed``
+    by: str = ""  # Who requested it, if not this dashboard
+    command: str = ""  # Id of its command; empty before it is sent
 
     @property
     def values_text(self) -> str:
@@ -60,8 +52,7 @@ class WantedValue(NamedTuple):
     """A value that waits to be sent."""
 
     knob: str
-    value: int | None
-    """None: the script's value."""
+    value: int | None  # None: the script's value
     old: str
     asked_s: float
 
@@ -71,14 +62,11 @@ class KnobEditor:
 
     def __init__(self, session: Session, latest: Snapshot, clock_s: Callable[[], float]) -> None:
         self._session, self._latest, self._clock_s = session, latest, clock_s
-        self.own: dict[str, str] = {}
-        """Ids of this dashboard's changes, with the old value."""
-        self.change: KnobChange | None = None
-        """The newest change from any dashboard, or why there is none."""
+        self.own: dict[str, str] = {}  # Ids of this dashboard's changes, with the old value
+        self.change: KnobChange | None = None  # The newest change from any dashboard, or why there is none
         self._shown, self._change_s = ("", ""), -inf
         """Command and state of the last change shown, and when it came."""
-        self.selected_name = ""
-        """The knob that the user selected; empty: none."""
+        self.selected_name = ""  # The knob that the user selected; empty: none
         self.wanted: WantedValue | None = None
         self._refused_s = -inf
 

@@ -20,8 +20,7 @@ class CollectiveKey(NamedTuple):
     op: str
     group: str = ""
     bytes: int | None = None
-    at: int = 0
-    """Its index among equal collectives of the step, by start."""
+    at: int = 0  # Its index among equal collectives of the step, by start
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +28,12 @@ class Lanes:
     """One detailed step to draw at any zoom. Pieces in ns from the step's start."""
 
     detail: StepDetail
-    label: str
-    """Of the compute lane: ``phases`` if no more is known of it."""
-    compute: tuple[Piece, ...]
-    """Compute, kernels that also communicate, and stalls in the gaps."""
+    label: str  # Of the compute lane: ``phases`` if no more is known of it
+    compute: tuple[Piece, ...]  # Compute, kernels that also communicate, and stalls in the gaps
     comm: tuple[Piece, ...]
     """Hidden and exposed communication, each with its wait, and kernels that also compute."""
     copy: tuple[Piece, ...]
-    hidden_ns: tuple[int, ...]
-    """For each collective in order: its time beside compute."""
+    hidden_ns: tuple[int, ...]  # For each collective in order: its time beside compute
     keys: tuple[CollectiveKey, ...]
     matched: "tuple[Collective | None, ...]"
     """For each collective in order: the matched collective of all ranks of its group; None if not known."""

@@ -15,8 +15,7 @@ class LaunchFollower:
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
         """True if the job will be shown as soon as it is found."""
         self._job = ""
-        self._over = 0
-        """Number of the launch whose end was reported."""
+        self._over = 0  # Number of the launch whose end was reported
 
     def start(self, plan: LaunchPlan) -> None:
         """Start a job, and show it. Raises ValueError for an invalid plan."""

@@ -22,12 +22,9 @@ class TuiOptions:
     """Use only ASCII characters: a font may lack block characters, or draw them two cells wide."""
     theme: str | None = None
     """Name of a theme; the default is the dark one, or no colours if NO_COLOR is set."""
-    refresh_hz: float = 2.0
-    """Redraws per second; lower it on a slow line."""
-    readonly: bool = False
-    """Change nothing: neither the job nor the running workload."""
-    recorder: Recorder = field(default_factory=Recorder)
-    """The session's tap."""
+    refresh_hz: float = 2.0  # Redraws per second; lower it on a slow line
+    readonly: bool = False  # Change nothing: neither the job nor the running workload
+    recorder: Recorder = field(default_factory=Recorder)  # The session's tap
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""
     log: RunLog = field(default_factory=lambda: RunLog(watch=FindingsWatch(LOOK_EVERY_NS, LOOK_SOON_NS)))

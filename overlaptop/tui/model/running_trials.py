@@ -25,8 +25,7 @@ class RunningTrials:
 
     trials: "Trials"
     title: str
-    knob: Knob | None
-    """The knob tried; None: ranks are delayed."""
+    knob: Knob | None  # The knob tried; None: ranks are delayed
     job: str
 
     @property

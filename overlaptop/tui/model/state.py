@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HOLD_S = 1.0
-"""Shortest time that a timeline stays: at four changes a second nobody can read it."""
-OLD_S = 3.0
-"""Age from which a timeline's step is too old to share the screen with the newest step."""
+HOLD_S = 1.0  # Shortest time that a timeline stays: at four changes a second nobody can read it
+OLD_S = 3.0  # Age from which a timeline's step is too old to share the screen with the newest step
 
 
 def following(one: T, among: Sequence[T], by: int = 1) -> T:
@@ -59,18 +57,14 @@ class ViewState:
     filter: Filter = field(default_factory=Filter)
     window: Window = Window.SECONDS
     sort_key: str = "rank"
-    map_quantity: str = "exposed"
-    """One of QUANTITIES: the colour of the ranks of a folded job."""
+    map_quantity: str = "exposed"  # One of QUANTITIES: the colour of the ranks of a folded job
     reverse: bool = False
     viewport: Viewport = WHOLE_STEP
     paused_at_ns: int | None = None
-    past_step: int | None = None
-    """The kept step shown on the paused screen; None: the moment of the pause."""
-    now_ns: int = 0
-    """The clock, which also runs while paused."""
+    past_step: int | None = None  # The kept step shown on the paused screen; None: the moment of the pause
+    now_ns: int = 0  # The clock, which also runs while paused
     trouble_since: Trouble | None = None
-    collective_key: CollectiveKey | None = None
-    """The selected collective, in this step and in later ones."""
+    collective_key: CollectiveKey | None = None  # The selected collective, in this step and in later ones
     copies_seen: bool = False
     """True once a step had copies: their lane then stays, so that the screen does not jump."""
     most_collectives: int = 0
@@ -88,8 +82,7 @@ class ViewState:
     """The steps before and after the newest change, or of the earlier job and this one."""
     findings: tuple[Finding, ...] | None = None
     """Findings since the job last changed, largest gain first; None: too few steps are known."""
-    first_line: FirstLine | None = None
-    """First line of the job, for any window; None: nothing is known."""
+    first_line: FirstLine | None = None  # First line of the job, for any window; None: nothing is known
     readonly: bool = False
     _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
     _lanes: Lanes | None = field(default=None, repr=False)

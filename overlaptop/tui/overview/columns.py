@@ -23,10 +23,8 @@ from overlaptop.tui.model import history
 from overlaptop.tui.model.parts import overlap_style, parts_of
 from overlaptop.tui.model.state import ViewState
 
-_SCALED_RANKS = 16
-"""Ranks that set the scale of all histories: a job's ranks step together."""
-_FAR = 4
-"""Steps longer than this multiple of the usual one do not set the scale: the job was stalled."""
+_SCALED_RANKS = 16  # Ranks that set the scale of all histories: a job's ranks step together
+_FAR = 4  # Steps longer than this multiple of the usual one do not set the scale: the job was stalled
 _MEAN = " mean"
 _BAR, _BAR_LEAST, _HISTORY, _HISTORY_MOST = 16, 6, 16, 40
 """Widths: the bar shrinks before columns of priority 1 are left out. Spare cells go to bar and history."""
@@ -85,8 +83,7 @@ class Column:
     title: str | Callable[[Scales, int], StyledLine]
     cell: Callable[[RankView, Scales, int], StyledLine]
     width: int
-    priority: int
-    """The highest priority is left out first; 0 stays."""
+    priority: int  # The highest priority is left out first; 0 stays
     right: bool = True
 
     def header(self, scales: Scales, width: int) -> StyledLine:

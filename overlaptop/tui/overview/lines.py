@@ -30,15 +30,13 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.view import JobView
 
 _WIDE_FIRST_LINE = 90
-SPARE = 8
-"""Columns that must be free before a longer form returns."""
+SPARE = 8  # Columns that must be free before a longer form returns
 _REASON_CHARS = 36
 _HIGH = 16
 _WIDE_TOTALS, _WIDER = 80, 120
 """Screen widths for the parts of a figure, and for all words about the window."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
-_MOST_NAMED = 4
-"""Most ranks that are listed; more are counted."""
+_MOST_NAMED = 4  # Most ranks that are listed; more are counted
 
 
 class FirstLineView(JobView):

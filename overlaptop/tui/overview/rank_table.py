@@ -25,8 +25,7 @@ from overlaptop.tui.widgets.view import JobView
 
 _MARGIN = 2
 _COLORS = {-2: "far_better", -1: "better", 0: "usual", 1: "worse", 2: "far_worse"}
-_LEAST_BELOW = 2
-"""Lines below the marks of a folded job: the header and a row."""
+_LEAST_BELOW = 2  # Lines below the marks of a folded job: the header and a row
 
 
 class RankMap:
@@ -40,12 +39,10 @@ class RankMap:
         self._snapshot, self._quantity, self._width = state.snapshot, state.map_quantity, width
         self.ranks = by_place(state.rows)
         self._found = deviations(state.rows, self._quantity)
-        self.worst = self._found.worst()
-        """The ranks that deviate most."""
+        self.worst = self._found.worst()  # The ranks that deviate most
         most, node_ranks = max(2, 2 * (width - 2 * _MARGIN)), node_size(self.ranks)
         whole = most // node_ranks * node_ranks if node_ranks % 2 == 0 else 0
-        self.line_ranks = whole or most
-        """Ranks on one line."""
+        self.line_ranks = whole or most  # Ranks on one line
 
     def fits(self, state: ViewState, width: int) -> bool:
         same = self._snapshot is state.snapshot
@@ -103,11 +100,9 @@ class RankTable(JobView):
     """Header and rows; keeps the selected rank visible. A click selects, a second one opens."""
 
     _first = 0
-    _scales: Scales | None = None
-    """Of the last drawing."""
+    _scales: Scales | None = None  # Of the last drawing
     _map: RankMap | None = None
-    _marks = range(0)
-    """The shown lines of marks."""
+    _marks = range(0)  # The shown lines of marks
 
     @property
     def page_rows(self) -> int:

@@ -31,8 +31,7 @@ from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
-_MOST_LINES = ((24, 8), (12, 4), (0, 1))
-"""By the height of the screen."""
+_MOST_LINES = ((24, 8), (12, 4), (0, 1))  # By the height of the screen
 _ORDER = ("exposed", "hidden", "compute", "phases", "fused", "copy", "idle")
 """Most important first: a small screen does not fit all."""
 

@@ -15,8 +15,7 @@ from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals
 
 _LABEL = 10
-_AXIS_FROM = 7
-"""Least height in lines for an axis."""
+_AXIS_FROM = 7  # Least height in lines for an axis
 _TICK_COLUMNS = 20
 _WHOLE_SECONDS_NS = 10_000_000_000
 

@@ -18,8 +18,7 @@ from overlaptop.wire.messages import PHASES as PHASE_NAMES
 from overlaptop.wire.messages import CollectiveSpan
 
 PAN_SHARE = 0.2
-LABEL = 10
-"""Cells left of the lanes for their names."""
+LABEL = 10  # Cells left of the lanes for their names
 ZOOM_FACTOR = 1.5
 _SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 

@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 class AlignedStep:
     """A step of several ranks. The axis goes from the first rank's start to the last rank's end."""
 
-    begins_ns: int
-    """Unix time."""
+    begins_ns: int  # Unix time
     length_ns: int
-    details: Mapping[int, StepDetail]
-    """By rank."""
+    details: Mapping[int, StepDetail]  # By rank
     parts: Mapping[int, tuple[Piece, ...]]
     """By rank, in ns from its step's start: the parts of the step as in the bars, at their times."""
     collectives: "Sequence[Collective]"
-    compute: StepPart
-    """PHASES if no more is known of compute."""
+    compute: StepPart  # PHASES if no more is known of compute
     _lanes: dict[int, Lanes] = field(default_factory=dict)
 
     def lanes(self, rank: int) -> Lanes:
@@ -48,8 +45,7 @@ class Cursor(NamedTuple):
     at_ns: int
     left_ns: float
     right_ns: float
-    call: int | None = None
-    """Index of the selected collective in the rank's step."""
+    call: int | None = None  # Index of the selected collective in the rank's step
 
 
 class Under(NamedTuple):
@@ -58,8 +54,7 @@ class Under(NamedTuple):
     lane: str
     start_ns: int
     end_ns: int
-    call: int | None = None
-    """For a collective, its index in its rank's step."""
+    call: int | None = None  # For a collective, its index in its rank's step
 
 
 def aligned(

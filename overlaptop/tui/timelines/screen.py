@@ -37,8 +37,7 @@ from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
 
-_WIDE = 120
-"""Narrower screens show a collective's cost on its own line."""
+_WIDE = 120  # Narrower screens show a collective's cost on its own line
 _READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
 """Lines of the read-out, on a usual and on a tall screen: fixed, so that nothing moves."""
 _LANES = 6
@@ -49,12 +48,10 @@ class Timelines(JobView):
 
     viewport = WHOLE_STEP
     _cursor_ns = _first = 0
-    _follows = False
-    """True if the cursor follows the selected collective to other ranks and steps."""
+    _follows = False  # True if the cursor follows the selected collective to other ranks and steps
     _step: AlignedStep | None = None
     _step_of: tuple[object, object] = (None, None)
-    _ranks_at: Mapping[int, int] = {}
-    """Ranks by line."""
+    _ranks_at: Mapping[int, int] = {}  # Ranks by line
 
     @property
     def step(self) -> AlignedStep | None:

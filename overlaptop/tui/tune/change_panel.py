@@ -12,8 +12,7 @@ from overlaptop.tui.widgets.change_line import change_lines
 from overlaptop.tui.widgets.view import JobView
 
 _TABLE_LINES = 4
-_WIDE, _HIGH = 70, 24
-"""On smaller screens all is one line."""
+_WIDE, _HIGH = 70, 24  # On smaller screens all is one line
 
 
 class ChangePanel(JobView):

@@ -20,11 +20,9 @@ from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import RESTARTED, RankInfo
 
-_WIDE = 90
-"""Narrower screens leave out how and when a job ended."""
+_WIDE = 90  # Narrower screens leave out how and when a job ended
 _GAP = "   "
-_NAME_CHARS = 24
-"""Characters of the script's name that are shown even if other facts do not fit then."""
+_NAME_CHARS = 24  # Characters of the script's name that are shown even if other facts do not fit then
 
 
 class JobHeader(JobView):

@@ -33,8 +33,7 @@ change's → like ≥."""
 class JobView(Widget):
     """Draws the lines of ``draw()``, and repaints those that changed."""
 
-    fades = True
-    """Whether it fades when all its content is outdated."""
+    fades = True  # Whether it fades when all its content is outdated
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()
@@ -169,8 +168,7 @@ class Page(JobView):
     """Lines that do not depend on the height, scrolled by keys and by the wheel."""
 
     fades = False
-    counts_rest: ClassVar = True
-    """Whether the last line counts the hidden ones below."""
+    counts_rest: ClassVar = True  # Whether the last line counts the hidden ones below
 
     first = 0
 
@@ -196,13 +194,10 @@ class Page(JobView):
 class RowList(JobView, Generic[Row]):
     """Rows with a cursor that follows its row when the order changes."""
 
-    above = 2
-    """Lines above the rows: a title and their header."""
-    opens: ClassVar = "screen.open"
-    """The action of a second click."""
+    above = 2  # Lines above the rows: a title and their header
+    opens: ClassVar = "screen.open"  # The action of a second click
 
-    cursor: object = None
-    """`key` of the row at the cursor; if there is no such row: the first row."""
+    cursor: object = None  # `key` of the row at the cursor; if there is no such row: the first row
     _first = 0
 
     @property

@@ -45,8 +45,7 @@ class FormState:
     typed: dict[str, str] = field(default_factory=dict)
     """Typed options by workload: they stay when another workload is selected."""
     nproc: str = ""
-    plan: LaunchPlan | None = None
-    """The plan for the typed text; None until it is known."""
+    plan: LaunchPlan | None = None  # The plan for the typed text; None until it is known
 
     @classmethod
     def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> "FormState":

@@ -73,8 +73,7 @@ class CommandedRank:
         self.action = action or Recording()
         self.notices = []
         self.states = []
-        self.paces = set()
-        """The steps at which it was asked how far it is."""
+        self.paces = set()  # The steps at which it was asked how far it is
         self.executor = CommandExecutor(
             RankPlacement("job-1", 3, 3, 4, "here", starts_hub=speaks),
             knobs,

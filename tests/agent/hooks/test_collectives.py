@@ -93,8 +93,7 @@ dist.all_reduce(ones(4), group=alone)
 
 class Case(NamedTuple):
     body: str
-    ops: dict[str, int | None]
-    """Bytes of each op."""
+    ops: dict[str, int | None]  # Bytes of each op
     count: int = 1
     link: tuple[int | None, int | None] | None = None
     """What a rank sends and receives in one step, by a ring's count."""

@@ -25,8 +25,7 @@ from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchK
 WIDTH = 32
 BLOCKS = 4
 UNITS = BLOCKS + 1
-CHANGE_STEPS = 3
-"""Boundaries that a change takes."""
+CHANGE_STEPS = 3  # Boundaries that a change takes
 TRIAL_STEPS = 3
 KNOBS = ("prefetch_forward", "prefetch_backward")
 VARIANTS = (

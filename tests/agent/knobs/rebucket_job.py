@@ -24,8 +24,7 @@ WIDTH = 128
 LAYERS = 4
 LAYER_BYTES = 4 * WIDTH * WIDTH  # of its weight
 FIRST_SIZE = 2
-SIZES = (1, 2, 3, 4, 400)
-"""Of buckets, in layers."""
+SIZES = (1, 2, 3, 4, 400)  # Of buckets, in layers
 TRIAL_STEPS = 6
 ROUNDING = 1e-5 if DEVICE.type == "cpu" else 1e-4
 """Of the weights: the order of a sum over more than two ranks follows the layout of buckets."""

@@ -5,8 +5,7 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 CHANGES = 50
-STEPS = 4 * CHANGES + 10
-"""Room for each change to come to its end."""
+STEPS = 4 * CHANGES + 10  # Room for each change to come to its end
 
 
 @pytest.mark.usefixtures("side_by_side")

@@ -46,14 +46,10 @@ class Recording(msgspec.Struct, frozen=True):
     cupti_version: int
     clock_offset_ns: int
     marks: tuple[StreamMark, ...]
-    kernel_names: Mapping[int, str] = msgspec.field(name="names")
-    """By the address at which CUPTI kept them."""
-    groups: Mapping[str, Any]
-    """The flight recorder's `pg_config`."""
-    entries: Sequence[Mapping[str, Any]]
-    """The flight recorder's, the oldest first."""
-    buffers: tuple[bytes, ...]
-    """The valid bytes of each buffer."""
+    kernel_names: Mapping[int, str] = msgspec.field(name="names")  # By the address at which CUPTI kept them
+    groups: Mapping[str, Any]  # The flight recorder's `pg_config`
+    entries: Sequence[Mapping[str, Any]]  # The flight recorder's, the oldest first
+    buffers: tuple[bytes, ...]  # The valid bytes of each buffer
 
     @classmethod
     def load(cls, name: str) -> Self:

@@ -28,8 +28,7 @@ from overlaptop.agent.sources.cupti.tracer import Tracer
 
 from .cupti_calls import complete, request
 
-VERSIONS = (18, 26, 130000, 130100, 130300, 130400)
-"""The first CUPTI_API_VERSION of each layout."""
+VERSIONS = (18, 26, 130000, 130100, 130300, 130400)  # The first CUPTI_API_VERSION of each layout
 
 # By cupti_activity.h: offset and struct's code of each field.
 FIELDS = {
@@ -131,8 +130,7 @@ class FakeCupti:
     def __init__(self):
         self.enabled: set[int] = set()
         self.registrations = 0
-        self.refuses = ""
-        """The function that fails from now on, as when somebody else has finalised CUPTI."""
+        self.refuses = ""  # The function that fails from now on, as when somebody else has finalised CUPTI
         self.drops = 0
         self.room = BUFFER_BYTES
         self.callbacks = None

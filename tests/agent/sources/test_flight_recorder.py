@@ -18,8 +18,7 @@ GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
     "1": {"name": "1", "desc": "mine", "ranks": "[1]"},
 }
-STRANGE = "Float3_e1m1"
-"""A type of unknown size."""
+STRANGE = "Float3_e1m1"  # A type of unknown size
 
 
 def entry(

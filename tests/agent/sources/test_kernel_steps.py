@@ -124,8 +124,7 @@ def test_step_waits_for_launches_if_the_gpu_idles_often(job, waits):
     assert launched(**job).waits_for_launches == waits
 
 
-EVENT, STREAM_WAITS, STREAM, CONTEXT = 1, 2, 3, 4
-"""CUpti_ActivitySynchronizationType."""
+EVENT, STREAM_WAITS, STREAM, CONTEXT = 1, 2, 3, 4  # CUpti_ActivitySynchronizationType
 TO_HOST, FROM_DEVICE, PAGEABLE, PINNED = 2, 3 << 8, 1 << 16, 2 << 16
 """The parts of a copy's value: its kind, and the memories at its ends."""
 

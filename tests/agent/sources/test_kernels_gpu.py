@@ -12,8 +12,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 FIRST, LENGTH, WINDOWS = 60, 30, 4
 STEPS = FIRST + 2 * LENGTH * WINDOWS
-SETTLE = 10
-"""After the start, and after each window under the profiler."""
+SETTLE = 10  # After the start, and after each window under the profiler
 APART = 0.1 if SHARED else 0.02
 """Of the step, by which a part may differ from one window to the next: ranks that share a GPU drift."""
 PARTS = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")

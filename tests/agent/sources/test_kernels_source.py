@@ -161,8 +161,7 @@ class MeasuredJob:
         self.source.start()
         self.next_step = 0
         self.taken = []
-        self.reductions = repeat(1)
-        """Of each step."""
+        self.reductions = repeat(1)  # Of each step
 
     def step(self):
         gpu, source = self.gpu, self.source

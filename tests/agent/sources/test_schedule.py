@@ -16,8 +16,7 @@ from overlaptop.wire.joining import Watch
 
 WATCHED = Watch(detail=True)
 NOBODY = Watch(detail=False)
-READ_S = 0.15
-"""The source reads for so long what it has measured."""
+READ_S = 0.15  # The source reads for so long what it has measured
 
 
 @dataclass
@@ -25,11 +24,9 @@ class Job:
     """A training job whose steps last longer while the source works in them."""
 
     step_ms: float
-    cost: float = 0.1
-    """Of a step, in which the source works."""
+    cost: float = 0.1  # Of a step, in which the source works
     noise: float = 0.01
-    lag_s: float = 0.0
-    """After so long the length of a step is known."""
+    lag_s: float = 0.0  # After so long the length of a step is known
     schedule: Schedule = field(default_factory=lambda: Schedule(None, COST, LEAD_STEPS))
     seed: int = 0
     step: int = 0

@@ -31,19 +31,15 @@ class Gpu:
     """Link -> the kind of its other end and that end's bus id, of the links that are up."""
     places_for_nvlinks: int = 18
     nvlink_mbps: int | None = 26562
-    pcie: tuple[int, int, int, int] = (5, 5, 16, 16)
-    """Generation now, at most; lanes now, at most."""
+    pcie: tuple[int, int, int, int] = (5, 5, 16, 16)  # Generation now, at most; lanes now, at most
     memory: tuple[int, int, int] = (150 * GIB, GIB, 40 * GIB)
     """Total, kept by the driver, used by processes."""
     throttle: int = 0
     gpm: dict[int, float | int] | None = None
     """Metric -> its value (a float) or the code (an int) of its refusal; None: no GPM."""
-    pcie_kbps: tuple[int, int] = (0, 0)
-    """Sent, received."""
-    counters: dict[int, int] = field(default_factory=dict)
-    """Field -> count; a missing one is not supported."""
-    short_counters: tuple[int, ...] = ()
-    """Fields whose counts have 32 bits."""
+    pcie_kbps: tuple[int, int] = (0, 0)  # Sent, received
+    counters: dict[int, int] = field(default_factory=dict)  # Field -> count; a missing one is not supported
+    short_counters: tuple[int, ...] = ()  # Fields whose counts have 32 bits
 
 
 ANSWERS = {
@@ -83,8 +79,7 @@ class Driver(ModuleType):
         self.refuse: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
         self.opened = 0
-        self.samples = 0
-        """Buffers that are allocated."""
+        self.samples = 0  # Buffers that are allocated
         self.now_us = 1_700_000_000_000_000
         self.between_samples_us = 0
         """Time that passes before each sample of GPM, if the test does not move the clock itself."""

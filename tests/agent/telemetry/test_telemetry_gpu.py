@@ -14,8 +14,7 @@ from tests.agent.sources.gpu import DDP, JOBS, NPROC, one_gpu, two_gpus
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 STRETCHES = ("nvlink_tx", "nvlink_rx", "pcie_rx", "pcie_tx")
-QUIET_SHARE = 0.02
-"""Of what it carries in its own intervals: what a link may carry in the other's."""
+QUIET_SHARE = 0.02  # Of what it carries in its own intervals: what a link may carry in the other's
 DDP_STEPS = 240
 SETTLE_S = 3.0
 

@@ -49,8 +49,7 @@ class Machine:
 @dataclass(frozen=True)
 class Process:
     cpus: str
-    threads: Sequence[int] = (0,)
-    """On which CPU each last ran."""
+    threads: Sequence[int] = (0,)  # On which CPU each last ran
     policy: str = "default"
     cgroup_cpus: str = ""
 

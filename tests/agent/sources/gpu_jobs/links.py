@@ -17,8 +17,7 @@ import overlaptop.agent
 
 BYTES = 256 << 20
 AT_A_TIME = 8
-PAUSE_S = 1.2
-"""Two samples of the half second that no stretch reaches into."""
+PAUSE_S = 1.2  # Two samples of the half second that no stretch reaches into
 
 
 def stretch(copy: Callable[[], object], seconds: float) -> dict[str, int]:

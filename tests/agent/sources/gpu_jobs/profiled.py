@@ -29,8 +29,7 @@ from overlaptop.timeline.lanes import Kind, Lane, LaneRules
 from overlaptop.timeline.overlap import Breakdown, break_down
 
 NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
-HANGS_S = 240.0
-"""A rank that runs for so long hangs: it says where, without the GIL, and ends."""
+HANGS_S = 240.0  # A rank that runs for so long hangs: it says where, without the GIL, and ends
 Seen = tuple[list[Breakdown], float, float]
 
 
