@@ -10,7 +10,7 @@ from overlaptop import tui
 from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
-from overlaptop.fleet.cluster_session import LocalSession
+from overlaptop.fleet.hosts_session import LocalSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.commands import SENT, CommandView
+from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of

@@ -10,7 +10,7 @@ from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
 from overlaptop.commands.following import pause
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
-from overlaptop.fleet.cluster_session import HERE, HERE_BYTES_PER_S, HostsSession
+from overlaptop.fleet.hosts_session import HERE, HERE_BYTES_PER_S, HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end

@@ -10,7 +10,7 @@ from overlaptop.wire.messages import Found
 
 
 class Session(Protocol):
-    """A JobSession, a ClusterSession, a FinishedSession, or a test's fake."""
+    """A JobSession, a ReplaySession, a FinishedSession, or a test's fake."""
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:

@@ -1,9 +1,8 @@
-"""A ClusterSession on hosts whose connections tests cut and mend."""
+"""A JobSession on hosts whose connections tests cut and mend."""
 
 import pytest
 
-from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
-from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
+from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, SETTLE_S, JobSelector, JobSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.wire import commands
@@ -22,8 +21,8 @@ class Cluster:
         self.hosts = [FakeHost(f"gpu-{letter}", self.clock, record()) for letter in "abcd"[:count]]
 
     def session(self, selector=None, **options):
-        return ClusterSession(
-            self.hosts, selector, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s, **options
+        return JobSession(
+            selector, self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s, **options
         )
 
     def ranks(self, host):

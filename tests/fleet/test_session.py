@@ -20,13 +20,12 @@ class World(FakeHost):
     """This machine's jobs, and the connections to hubs that were opened to them."""
 
     def __init__(self, *jobs):
-        super().__init__("here", Clock(), *jobs)
+        super().__init__("", Clock(), *jobs)
 
     def session(self, selector=None, *, readonly=False):
         return JobSession(
-            selector, readonly=readonly, list_jobs=lambda: self.list_jobs(), open_hub=self.open_hub,
-            clock_ns=self.here, monotonic_s=self.here.monotonic_s, is_gone=self.is_gone,
-        )  # fmt: skip
+            selector, [self], readonly=readonly, clock_ns=self.here, monotonic_s=self.here.monotonic_s
+        )
 
     def look_again(self, session):
         self.here.pass_s(1)

@@ -19,12 +19,11 @@ class PlayedJob:
 
     def __init__(self, clock, path: Path | None, ranks: int = 2, keep: Keep | None = None) -> None:
         self.clock, self.ranks = clock, ranks
-        self.host = FakeHost("here", clock, record())
+        self.host = FakeHost("", clock, record())
         self.recorder = Recorder()
         self.session = JobSession(
-            list_jobs=self.host.list_jobs, open_hub=self.host.open_hub, is_gone=self.host.is_gone,
-            clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.recorder,
-        )  # fmt: skip
+            hosts=[self.host], clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.recorder
+        )
         if path is not None:
             self.recorder.begin(path, keep)
         self.snapshots = []

@@ -24,6 +24,7 @@ from overlaptop.wire.codec import frame
 from overlaptop.wire.messages import RankEnd
 from tests.commands.running import run_here
 from tests.fleet.builders import Clock, S, status
+from tests.fleet.fakes import FakeHost
 from tests.recording.played import PlayedJob, played
 
 HEADER = (
@@ -227,7 +228,7 @@ def test_file_that_is_there_is_not_overwritten(job, tmp_path):
 
 def test_recording_of_a_job_that_never_answers_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(following, "LOST_LIMIT_S", 0.0)
-    session = JobSession(JobSelector(key="job-1"), list_jobs=list)
+    session = JobSession(JobSelector(key="job-1"), [FakeHost("", Clock())])
     with pytest.raises(CommandError, match=r"the job does not answer \(waiting for job job-1\)"):
         record(session, Recorder(), tmp_path / "run.mcap", Keep())
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from overlaptop.fleet.cluster_session import LocalSession
+from overlaptop.fleet.hosts_session import LocalSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.gather_key import VARIABLE

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Self
 
-from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.fleet.snapshot import NodeView, Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.pool import ConnectionPool

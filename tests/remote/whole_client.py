@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from overlaptop.commands import once
-from overlaptop.fleet.cluster_session import ClusterSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import hub_socket
@@ -136,7 +136,9 @@ class WholeClient:
         self.now_s = 1000.0
         FakeHubSocket.made.clear()
         self.host = RemoteHost(Target.via("true"), (), mock.Mock(), monotonic_s=lambda: self.now_s)
-        self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
+        self.session = JobSession(
+            hosts=[self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s
+        )
         self.session.select(JOB)
         self.session.watch({0, 1})
         self.snapshot: Snapshot = self.session.tick()

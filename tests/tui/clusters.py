@@ -1,6 +1,6 @@
 """A job on several hosts, whose connections a test breaks and restores, as a session for the app."""
 
-from overlaptop.fleet.cluster_session import ClusterSession
+from overlaptop.fleet.job_session import JobSession
 from tests.fleet.builders import Clock, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeHost, record
 
@@ -11,7 +11,7 @@ class Cluster:
     def __init__(self, *names, jobs=()):
         self.clock = Clock()
         self.hosts = [FakeHost(name, self.clock, *(jobs or (record(),))) for name in names]
-        self.session = ClusterSession(self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
+        self.session = JobSession(hosts=self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
 
     def host(self, name):
         return next(host for host in self.hosts if host.name == name)
