@@ -7,13 +7,13 @@ from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key
 from overlaptop.commands.following import follow, send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
-from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
+from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.records import CaptureRecord
 from overlaptop.report.hosts import path_there
 from overlaptop.text import printable
 from overlaptop.wire import commands
-from overlaptop.wire.commands import ENDED_BADLY, WRITTEN, Command
+from overlaptop.wire.commands import ENDED_BADLY, WRITTEN, Command, RankOutcome
 
 DESCRIPTION = """\
 Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
@@ -64,7 +64,8 @@ def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
         raise CommandError(f"no capture: {capture.reason}")
 
 
-def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> CaptureRecord:
+def _record(job: str | None, host: str, capture: CommandView, rank: RankOutcome) -> CaptureRecord:
+    live = capture.live.get(rank.rank)
     return CaptureRecord(
         job=job,
         id=capture.id,
@@ -73,6 +74,6 @@ def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress
         step=capture.step,
         path=rank.text if rank.state == WRITTEN else None,
         reason=rank.text if rank.state in ENDED_BADLY else None,
-        live_overlap=rank.live_overlap,
+        live_overlap=live and live.overlap,
         host=host or None,
     )

@@ -2,11 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from overlaptop.hub.executions import ANSWER_S, merged
-from overlaptop.wire.commands import ACCEPTED, RESTORE, WRITTEN, Command, CommandOutcome, argument, describe
+from overlaptop.wire.commands import (
+    ACCEPTED,
+    RESTORE,
+    WRITTEN,
+    Command,
+    CommandOutcome,
+    RankOutcome,
+    argument,
+    describe,
+)
 from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import SENT as SENT
 
@@ -16,16 +27,11 @@ STAGES = (SENT, ACCEPTED, "agreed", "recording", "writing", WRITTEN)
 """The stages of a successful capture, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankProgress:
-    """One rank's part in a command."""
+class LiveOverlap(NamedTuple):
+    """Hidden over communication time of a rank's measured steps just before a command acts."""
 
-    rank: int
-    state: str
-    text: str  # ``written``: the file. ``changed``: both values. After a failure: the reason.
-    live_overlap: float | None
-    """Hidden over communication time of the measured steps just before. None if none was measured."""
-    live_steps: int  # Steps in ``live_overlap``
+    overlap: float
+    steps: int  # Measured steps behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,8 @@ class CommandView:
 
     command: Command
     outcome: CommandOutcome
-    ranks: tuple[RankProgress, ...]  # Every rank that should report, or did
+    live: Mapping[int, LiveOverlap]  # By rank with measured steps before
+    ranks: tuple[RankOutcome, ...]  # Every rank that should report, or did
     id: str
     name: str
     by: str
@@ -52,17 +59,13 @@ class CommandView:
 
     @classmethod
     def of(
-        cls, command: Command, outcome: CommandOutcome, live: Mapping[int, tuple[float | None, int]]
+        cls, command: Command, outcome: CommandOutcome, live: Mapping[int, LiveOverlap]
     ) -> "CommandView":
-        """``live``: by rank, overlap and number of the steps just before."""
-        ranks = (
-            RankProgress(each.rank, each.state, each.text, *live.get(each.rank, (None, 0)))
-            for each in outcome.ranks
-        )
         return cls(
             command,
             outcome,
-            tuple(ranks),
+            dict(live),
+            outcome.ranks,
             id=command.id,
             name=command.name,
             by=command.by,
@@ -84,5 +87,4 @@ def together(views: Sequence[CommandView], unreachable: Mapping[int, str]) -> Co
     """Merge the views of several nodes' hubs, at least one. ``unreachable``: ranks, and why."""
     command = replace(views[0].command, at_ns=min(view.at_ns for view in views))
     outcome = merged(command, [view.outcome for view in views], unreachable)
-    live = {each.rank: (each.live_overlap, each.live_steps) for view in views for each in view.ranks}
-    return CommandView.of(command, outcome, live)
+    return CommandView.of(command, outcome, dict(chain.from_iterable(view.live.items() for view in views)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
+from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, LiveOverlap, together
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.nodes import best_connection, out_of_reach
 from overlaptop.fleet.rank_state import SHIFTED_NS, RankState
@@ -19,17 +19,13 @@ from overlaptop.fleet.wait_breakdown import WaitBreakdown
 from overlaptop.hub.executions import CommandProgress
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import ENDED, SENT, SILENT, TRIAL, Command, CommandOutcome
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, KnobFacts
+from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import (
-    EnvironmentFacts,
     Facts,
     HubStatus,
     Notice,
-    OwnCost,
     RankEnd,
     RankInfo,
-    RankStalled,
     StackSamples,
     StepDetail,
     StepTotals,
@@ -47,8 +43,7 @@ class _Command:
 
     command: Command | None = None
     outcome: CommandOutcome | None = None  # Newest outcome from the hub. None before the first.
-    live: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Overlap and number of the steps just before, by rank."""
+    live: dict[int, LiveOverlap] = field(default_factory=dict)  # Of the steps just before, by rank
     view: CommandView | None = None  # View of `outcome`, until a newer one comes
 
 
@@ -88,13 +83,9 @@ class JobState:
         self._commands: dict[str, dict[str, _Command]] = {}  # By id and node
         self._merged: dict[str, tuple[object, CommandView]] = {}
         """By id: its parts, and the view of all nodes together."""
-        self._old_commands: deque[str] = deque(maxlen=MAX_COMMANDS)
-        """Ids of commands to processes that have gone. A hub may publish them again."""
         self._breakdown = WaitBreakdown()
         self._fresh: list[StepTotals] = []
         self._fresh_samples: list[DeviceSample] = []
-        self._by_gpu: dict[str, list[RankState]] | None = None
-        """Running ranks by the UUID of their GPU. None: look them up again."""
 
     def hub(self, node: str = "") -> Hub:
         if node not in self._hubs:
@@ -122,16 +113,9 @@ class JobState:
         """Add one message. Messages that are not for dashboards are ignored."""
         hub = self.hub(node)
         match message:
-            case StepTotals():
+            case StepTotals() | StepDetail() | DeviceSample() | StackSamples() | RankInfo() | RankEnd():
                 if (rank := self._rank(message.rank, node)) is not None:
-                    self._add_step(rank, message, hub)
-            case StepDetail():
-                if (rank := self._rank(message.rank, node)) is not None:
-                    rank.add_detail(message)
-                    self._bound_timelines()
-            case RankInfo():
-                if (rank := self._rank(message.rank, node)) is not None:
-                    self._meet(rank, message)
+                    self._apply_of_rank(message, rank, hub)
             case Notice():
                 text, at_ns = (message.rank, message.level, message.text), message.at_ns
                 alike = (each for each in self._notices if (each.rank, each.level, each.text) == text)
@@ -139,26 +123,39 @@ class JobState:
                     self._notices.append(message)
             case Command():
                 # The hub sends it a second time, with the hub's time.
-                if (known := self._command(message.id, node)) is not None:
-                    known.command, known.view = message, None
+                known = self._command(message.id, node)
+                known.command, known.view = message, None
             case CommandOutcome():
                 self._take_outcome(message, node)
-            case RankEnd():
-                if (rank := self._rank(message.rank, node)) is not None:
-                    rank.learn(end=message)
-                    self._by_gpu = None
-            case DeviceSample():
-                rank = self._rank(message.rank, node)
-                if rank is not None and rank.add_sample(message, hub.replaying):
-                    self._fresh_samples.append(message)
-            case _ if isinstance(message, Facts):
-                if (rank := self._rank(message.rank, node)) is not None:
-                    self._learn(rank, message, hub)
             case HubStatus():
                 hub.replaying, hub.dropped, hub.job_ended = False, message.dropped, message.job_ended
                 hub.silent = frozenset(message.silent_ranks)
             case Welcome():
                 self._welcome(message, hub)
+            case _ if isinstance(message, Facts):
+                if (rank := self._rank(message.rank, node)) is not None:
+                    rank.learn_facts(message)
+
+    def _apply_of_rank(self, message: Message, rank: RankState, hub: Hub) -> None:
+        match message:
+            case StepTotals():
+                self._add_step(rank, message, hub)
+            case StepDetail():
+                rank.add_detail(message)
+                self._bound_timelines()
+            case DeviceSample():
+                if rank.add_sample(message, hub.replaying):
+                    self._fresh_samples.append(message)
+            case StackSamples():
+                rank.add_stacks(message, hub.replaying)
+            case RankInfo():
+                if rank.known.info is not None and rank.known.info.pid != message.pid:
+                    # Another process has taken its place.
+                    rank = self._ranks[message.rank] = RankState(message.rank, rank.known.node)
+                    self._forget_commands(message.rank)
+                rank.learn(info=message, end=None)
+            case RankEnd():
+                rank.learn(end=message)
 
     def snapshot(self, nodes: Sequence[NodeView] = (), waiting: str = "") -> Snapshot:
         """Return the present state. Each step and sample appears once as ``fresh`` or ``fresh_samples``.
@@ -243,10 +240,8 @@ class JobState:
             rank.learn(node=node)
         return rank
 
-    def _command(self, key: str, node: str) -> _Command | None:
-        """Return the command with this id, a new one if need be. None if its processes have gone."""
-        if key in self._old_commands:
-            return None
+    def _command(self, key: str, node: str) -> _Command:
+        """Return the command with this id, a new one if need be."""
         if key not in self._commands:
             if len(self._commands) >= MAX_COMMANDS:
                 trials = (
@@ -259,14 +254,14 @@ class JobState:
         return self._commands[key].setdefault(node, _Command())
 
     def _take_outcome(self, outcome: CommandOutcome, node: str) -> None:
-        if (known := self._command(outcome.command, node)) is None:
-            return
+        known = self._command(outcome.command, node)
         known.outcome, known.view = outcome, None
         for each in outcome.ranks if outcome.step is not None else ():
             # Steps arrive a little late, and old ones are dropped: keep the look that saw the most steps.
             rank = self._ranks.get(each.rank)
             found = rank.live_overlap(outcome.step or 0) if rank is not None else None
-            if found is not None and found[1] >= known.live.get(each.rank, (0.0, 1))[1]:
+            held = known.live.get(each.rank)
+            if found is not None and (held is None or found.steps >= held.steps):
                 known.live[each.rank] = found
 
     def _command_views(self, nodes: Sequence[NodeView], now_ns: int) -> tuple[CommandView, ...]:
@@ -277,22 +272,22 @@ class JobState:
             if node.lost and now_ns - node.since_ns > UNANSWERED_NS
             for rank in node.ranks
         }
-        found = []
+        found: list[CommandView] = []
+        merged: dict[str, tuple[object, CommandView]] = {}
         for key, parts in self._commands.items():
             views = [
                 self._view_of(part, part.command, node, now_ns)
                 for node, part in parts.items()
                 if part.command is not None
             ]
-            inputs = unreachable, views
-            if not nodes:
-                found += views
-            elif views:
+            if len(views) > 1 or (views and unreachable):
                 # Equal values are usually the same objects here, so the comparison is fast.
-                if key not in self._merged or self._merged[key][0] != inputs:
-                    self._merged[key] = inputs, together(views, unreachable)
-                found.append(self._merged[key][1])
-        self._merged = {key: held for key, held in self._merged.items() if key in self._commands}
+                inputs, held = (unreachable, views), self._merged.get(key)
+                if held is None or held[0] != inputs:
+                    held = inputs, together(views, unreachable)
+                merged[key], views = held, [held[1]]
+            found += views
+        self._merged = merged
         # A command sent from here may be known before the hub's history of earlier ones arrives.
         return tuple(sorted(found, key=lambda view: view.at_ns))
 
@@ -321,7 +316,6 @@ class JobState:
             reported = (each for outcome in outcomes for each in outcome.ranks if each.reported != SENT)
             if any(each.rank == rank for each in reported):
                 del self._commands[key]
-                self._old_commands.append(key)
 
     def _add_step(self, rank: RankState, step: StepTotals, hub: Hub) -> None:
         if not rank.add(step, max(len(self._ranks), self._world_size)):
@@ -332,44 +326,18 @@ class JobState:
         rank.arrived_ns = min(now_ns, step.start_ns + step.step_ns) if hub.replaying else now_ns
         self._fresh.append(step)
 
-    def _learn(self, rank: RankState, facts: Facts, hub: Hub) -> None:
-        match facts:
-            case MachineFacts():
-                rank.learn(machine=facts)
-            case DeviceFacts():
-                rank.learn(device=facts)
-                rank.traffic_due = True
-                self._by_gpu = None
-            case NumaFacts():
-                rank.learn(numa=facts)
-            case KnobFacts():
-                rank.learn(knobs=facts.knobs)
-            case GradientFacts():
-                rank.learn(gradients=facts)
-            case OwnCost():
-                rank.learn(own_cost=facts)
-            case EnvironmentFacts():
-                rank.learn(environment=facts)
-            case RankStalled():
-                rank.learn(stalled=facts if facts.hung or facts.stack else None)
-            case StackSamples():
-                rank.add_stacks(facts, hub.replaying)
-
     def _refresh_traffic(self) -> None:
         due = [rank for rank in self._ranks.values() if rank.traffic_due]
-        if due and self._by_gpu is None:
-            self._by_gpu = {}
-            for rank in self._ranks.values():
-                if not rank.known.ended and rank.known.gpu_uuid:
-                    self._by_gpu.setdefault(rank.known.gpu_uuid, []).append(rank)
-        by_gpu = self._by_gpu or {}
+        by_gpu: dict[str, list[RankState]] = {}
         by_nic: dict[tuple[str, str] | None, list[RankState]] = {}
         for rank in self._ranks.values() if due else ():
-            if rank.nic is not None and not rank.known.ended:
+            if not rank.known.ended:
+                by_gpu.setdefault(rank.known.gpu_uuid, []).append(rank)
                 by_nic.setdefault(rank.nic, []).append(rank)
         for rank in due:
             rank.traffic_due = False
-            if (device := rank.known.device) is not None and (sharers := by_gpu.get(device.gpu_uuid)):
+            device, nic = rank.known.device, rank.nic
+            if device is not None and device.gpu_uuid and (sharers := by_gpu.get(device.gpu_uuid)):
                 infos = [each.known.info for each in sharers]
                 traffic = traffic_of(
                     device,
@@ -379,7 +347,7 @@ class JobState:
                     on_cpu=any(info is not None and info.source == "host" for info in infos),
                 )
                 rank.learn(traffic=traffic)
-            if near := by_nic.get(rank.nic):
+            if nic is not None and (near := by_nic.get(nic)):
                 rank.learn(nic_traffic=nic_traffic_of(rank.samples, [each.window for each in near]))
 
     def _bound_timelines(self) -> None:
@@ -389,19 +357,10 @@ class JobState:
             oldest = (rank for rank in kept if rank.timelines)
             min(oldest, key=lambda rank: rank.timelines[0].step).drop_timeline()
 
-    def _meet(self, rank: RankState, info: RankInfo) -> None:
-        if rank.known.info is not None and rank.known.info.pid != info.pid:
-            # Another process has taken its place.
-            rank = self._ranks[info.rank] = RankState(info.rank, rank.known.node)
-            self._forget_commands(info.rank)
-        rank.learn(info=info, end=None)
-        self._by_gpu = None
-
     def _welcome(self, welcome: Welcome, hub: Hub) -> None:
         if self._job not in ("", welcome.job):
-            for held in (self._ranks, self._notices, self._commands, self._old_commands):
+            for held in (self._ranks, self._notices, self._commands, self._fresh, self._fresh_samples):
                 held.clear()
-            self._fresh, self._fresh_samples, self._by_gpu = [], [], None
             self._breakdown = WaitBreakdown()
         self._job, hub.job = welcome.job, welcome
         hub.earlier_dropped, hub.dropped = hub.earlier_dropped + hub.dropped, 0

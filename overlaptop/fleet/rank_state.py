@@ -6,13 +6,23 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
+from overlaptop.fleet.commands import LiveOverlap
 from overlaptop.fleet.snapshot import KeptTimeline, RankView
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.fleet.window import evidence_steps, history_steps
 from overlaptop.timeline import ratios
-from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import StackSamples, StepDetail, StepTotals
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
+from overlaptop.wire.messages import (
+    EnvironmentFacts,
+    Facts,
+    OwnCost,
+    RankStalled,
+    StackSamples,
+    StepDetail,
+    StepTotals,
+)
 
 RECENT_DETAILS = 8
 MAX_RANK_TIMELINE_BYTES = 4 << 20  # Several hundred steps
@@ -22,6 +32,14 @@ better by then. A process that takes a rank's place needs longer to start."""
 MAX_STACKS = 30  # StackSamples kept of a rank, one a second
 MAX_SAMPLES = 128  # Samples kept of a rank's GPU: LONGEST_WINDOW_S at two a second
 LIVE_STEPS = 32  # Measured steps before a command acts, as the baseline for its effect
+_FIELDS = {
+    MachineFacts: "machine",
+    NumaFacts: "numa",
+    GradientFacts: "gradients",
+    OwnCost: "own_cost",
+    EnvironmentFacts: "environment",
+}
+"""Fields of RankView that hold a message as it came."""
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -54,6 +72,18 @@ class RankState:
 
     def learn(self, **facts: object) -> None:
         self.known = replace(self.known, **facts)
+
+    def learn_facts(self, facts: Facts) -> None:
+        match facts:
+            case KnobFacts():
+                self.learn(knobs=facts.knobs)
+            case RankStalled():
+                self.learn(stalled=facts if facts.hung or facts.stack else None)
+            case DeviceFacts():
+                self.learn(device=facts)
+                self.traffic_due = True
+            case _:
+                self.learn(**{_FIELDS[type(facts)]: facts})
 
     @property
     def nic(self) -> tuple[str, str] | None:
@@ -98,13 +128,13 @@ class RankState:
     def drop_timeline(self) -> None:
         self.timeline_bytes -= len(self.timelines.popleft().packed)
 
-    def live_overlap(self, before: int) -> tuple[float, int] | None:
-        """Return the overlap of the last measured steps before this one, and their number, or None."""
+    def live_overlap(self, before: int) -> LiveOverlap | None:
+        """Return the overlap of the last measured steps before this one. None without communication."""
         measured = (step for step in reversed(self.steps) if step.step < before and step.comm_ns)
         seen = list(islice(measured, LIVE_STEPS))
         hidden_ns = sum(step.hidden_ns or 0 for step in seen)
         found = ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in seen))
-        return None if found is None else (found, len(seen))
+        return None if found is None else LiveOverlap(found, len(seen))
 
     def add_sample(self, sample: DeviceSample, replaying: bool) -> bool:
         samples = self.samples

@@ -96,11 +96,10 @@ def test_live_overlap_is_of_the_measured_steps_just_before(job):
     job.send(*(step(0, n, comm=10, hidden=2) for n in range(10)))
     job.send(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
     job.send(report(0, command, "agreed", 90))
-    assert (newest(job).ranks[0].live_overlap, newest(job).ranks[0].live_steps) == (0.5, 32)
+    assert newest(job).live == {0: (0.5, 32)}
     job.send(*(step(0, n, comm=10, hidden=0) for n in range(90, 800)))
     job.send(report(0, command, "written", 90, "/there/rank0.json.gz"))
-    assert newest(job).ranks[0].live_overlap == 0.5
-    assert (newest(job).ranks[1].live_overlap, newest(job).ranks[1].live_steps) == (None, 0)
+    assert newest(job).live == {0: (0.5, 32)}
 
 
 def test_newest_commands_are_kept_and_trials_dropped_first(job):
@@ -120,9 +119,6 @@ def test_changes_of_a_replaced_process_are_forgotten(job):
     job.send(info(0), info(1))  # the same processes: nothing is new
     assert [each.id for each in job.fleet.snapshot().commands] == [old.id, asked.id]
     job.send(*(RankEnd(rank, T0, clean=False) for rank in (0, 1)), info(0, pid=77))
-    assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
-    # A hub whose history does not have it yet, and a late report of a process that is gone.
-    job.send(old, report(1, old, "changed", 40), info(1, pid=78))
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
     new = setting(T0 + 2)
     job.send(new, *(report(rank, new, "changed", 3) for rank in (0, 1)))

@@ -1,6 +1,6 @@
 """A capture: its progress, its traces, and their figures beside the live ones."""
 
-from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
+from overlaptop.fleet.commands import FAILED, STAGES, CommandView, LiveOverlap
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.hosts import places
@@ -19,7 +19,7 @@ from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
-from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
+from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN, RankOutcome
 
 _COLUMNS = (
     Column("rank", 5, right=False),
@@ -65,7 +65,9 @@ class CaptureView(Page):
         if read and isinstance(read, str):
             lines += paragraph(read, width, TextStyle("warning"))
         lines += [(), table.header(names)]
-        lines += [*(table.row(_cells(each, sums.get(each.rank))) for each in capture.ranks), ()]
+        for each in capture.ranks:
+            lines.append(table.row(_cells(each, capture.live.get(each.rank), sums.get(each.rank))))
+        lines.append(())
         return lines + [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
 
 
@@ -112,10 +114,10 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
     return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
 
 
-def _cells(rank: RankProgress, sums: TraceSums | None) -> tuple[StyledLine, ...]:
+def _cells(rank: RankOutcome, before: LiveOverlap | None, sums: TraceSums | None) -> tuple[StyledLine, ...]:
     profiled = ratios.overlap(sums.hidden_ns, sums.comm_ns) if sums is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
-    live, apart = rank.live_overlap, UNKNOWN
+    live, apart = before and before.overlap, UNKNOWN
     if live is not None and profiled is not None:
         apart = f"{(live - profiled) * 100:+.1f} points"
     times_ns = (None,) * 3 if sums is None else (sums.comm_ns, sums.hidden_ns, sums.exposed_ns)
@@ -126,7 +128,7 @@ def _cells(rank: RankProgress, sums: TraceSums | None) -> tuple[StyledLine, ...]
         (Segment(percent(profiled), overlap_style(profiled, bold=True)),),
         (Segment(apart),),
         *((Segment(duration(ns)),) for ns in times_ns),
-        (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
+        (dim(plural(before.steps, "step") if before else UNKNOWN),),
     )
 
 

@@ -68,7 +68,7 @@ def test_captured_steps_count_in_traces_and_in_no_figure(dashboard):
     first, end = made.step + SETTLING_STEPS, made.step + SETTLING_STEPS + 3
     both_measured(after=end)
     for rank in made.ranks:
-        assert 0 <= rank.live_overlap <= 1
+        assert 0 <= made.live[rank.rank].overlap <= 1
         marked = [step for step in dashboard.steps_of(rank.rank).values() if step.captured]
         assert not any(step.measured or step.link_tx_bytes is not None for step in marked)
         assert {step.step for step in marked} >= set(range(made.step, end))
