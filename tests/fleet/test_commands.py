@@ -43,18 +43,6 @@ def job():
     return PlayedJob()
 
 
-def test_a_command_is_shown_with_what_its_hub_publishes_of_it(job):
-    command = setting()
-    job.send(command, *(report(rank, command, "changed", 40, f"by {rank}") for rank in (0, 1)))
-    view = newest(job)
-    assert (view.state, view.step, view.done, view.busy) == ("changed", 40, True, False)
-    assert (view.words, view.by, view.knob, view.value) == (
-        "set bucket_cap_mb 50", command.by, "bucket_cap_mb", 50,
-    )  # fmt: skip
-    assert [(each.rank, each.text) for each in view.ranks] == [(0, "by 0"), (1, "by 1")]
-    assert newest(job) is view
-
-
 def test_an_outcome_before_its_command_waits_for_it(job):
     command = capture()
     *_, outcome = PlayedHub().publish(info(0), command, report(0, command, "written", 40))

@@ -40,18 +40,49 @@ def judged(*groups, silent=(), ended=(), stacks=None):
     return found, (found.blame, found.ranks, found.waiting)
 
 
-def test_rank_with_a_lower_number_has_not_entered_and_has_a_line():
-    ahead = [group(7, "allreduce_", "broadcast_")]
-    found, said = judged(ahead, [group(7, "allreduce_")], ahead, stacks={1: ("train.py:88 load", "x")})
-    assert said == (Blame.NOT_ENTERED, (1,), (0, 2))
-    assert (found.op, found.bytes, found.at) == ("broadcast_", MIB, "train.py:88 load")
+def ended_before(first, *calls, over, state="started"):
+    """A group whose calls up to `over` have ended."""
+    made = group(first, *calls, state=state)
+    return replace(
+        made,
+        calls=tuple(replace(each, state="ended") if each.sequence <= over else each for each in made.calls),
+    )
 
 
-def test_of_ranks_far_ahead_the_first_missing_collective_counts():
-    ahead = [group(7, "allreduce_", ("broadcast_", 5), "allreduce_", "allreduce_")]
-    found, said = judged(ahead, [group(6, "allreduce_", "allreduce_")], ahead)
-    assert said == (Blame.NOT_ENTERED, (1,), (0, 2))
-    assert (found.op, found.bytes) == ("broadcast_", 5)
+AHEAD = [group(7, "allreduce_", ("broadcast_", 5), "allreduce_", "allreduce_")]
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "said", "op"),
+    [
+        (  # the first that is missing counts, and not their newest
+            (AHEAD, [group(6, "allreduce_", "allreduce_")], AHEAD),
+            {"stacks": {1: ("train.py:88 load", "x")}},
+            (Blame.NOT_ENTERED, (1,), (0, 2)),
+            "broadcast_",
+        ),
+        (  # a rank that has ended well is awaited in vain
+            ([ended_before(10, "all_reduce", "barrier", "broadcast", over=10)],) * 1
+            + (None,)
+            + ([ended_before(10, "all_reduce", "barrier", "broadcast", over=10)],),
+            {"ended": (1,)},
+            (Blame.ENDED, (1,), (0, 2)),
+            "barrier",
+        ),
+        (  # of a silent rank, the first that is not over counts
+            ([ended_before(5, "all_reduce", "all_reduce", "broadcast", "barrier", over=6)],) * 1
+            + (None,)
+            + ([ended_before(5, "all_reduce", "all_reduce", "broadcast", "barrier", over=6)],),
+            {"silent": (1,)},
+            (Blame.NOT_ENTERED, (1,), (0, 2)),
+            "broadcast",
+        ),
+    ],
+)
+def test_collective_that_others_wait_in_is_named(groups, options, said, op):
+    found, verdict = judged(*groups, **options)
+    assert (verdict, found.op) == (said, op)
+    assert found.at == ("train.py:88 load" if "stacks" in options else "")
 
 
 ONE = [group(7, "allreduce_")]
@@ -105,13 +136,11 @@ def test_sizes_count_where_they_must_be_the_same(op):
 
 def test_the_group_that_was_stuck_first_is_named():
     late = {"name": "1", "members": (0, 1), "at": 10}
-    found, said = judged(
-        [group(7, "allreduce_"), group(3, "barrier", **late)],
-        [group(7, "allreduce_"), group(2, "barrier", **late)],
-        [group(6, "allreduce_")],
-    )
-    assert said == (Blame.NOT_ENTERED, (2,), (0, 1))
-    assert found.group == "0"
+    first, *others = [group(7, "allreduce_")], [group(7, "allreduce_")], [group(6, "allreduce_")]
+    first.append(group(3, "barrier", **late))
+    others[0].append(group(2, "barrier", **late))
+    found, said = judged(first, *others)
+    assert (said, found.group) == ((Blame.NOT_ENTERED, (2,), (0, 1)), "0")
 
 
 @pytest.mark.parametrize("ahead", [0, 20])
@@ -142,27 +171,6 @@ def test_rank_of_which_nothing_is_known_may_not_have_entered(states):
     assert troubles.in_full(whole).endswith(
         ": rank 2 may not have entered all_reduce 1.00 MiB; ranks 0-1 wait"
     )
-
-
-@pytest.mark.parametrize("state", ["started", "issued"])
-def test_a_rank_that_has_ended_well_is_awaited_in_vain(state):
-    def calls(rank):
-        over = group(10, "all_reduce", state="ended")
-        waiting = group(11, "all_reduce", "barrier", state=state)
-        return [replace(over, calls=(*over.calls, *waiting.calls))]
-
-    found, said = judged(calls(0), None, calls(2), ended=(1,))
-    assert (found.op, said) == ("all_reduce", (Blame.ENDED, (1,), (0, 2)))
-
-
-def test_of_a_silent_rank_the_first_collective_not_over_counts():
-    def calls(over):
-        begun = [group(each, "all_reduce", state="ended") for each in range(5, over + 1)]
-        next_ones = group(over + 1, "broadcast", "barrier", state="started")
-        return [replace(next_ones, calls=sum((each.calls for each in begun), ()) + next_ones.calls)]
-
-    found, said = judged(calls(6), None, calls(6), silent=(1,))
-    assert (found.op, said) == ("broadcast", (Blame.NOT_ENTERED, (1,), (0, 2)))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 from tests.recording.played import PlayedJob, played
 
 from .builders import Clock, S, status
-from .test_cluster import Cluster
+from .test_hosts import Cluster
 
 
 def replay(path, **options):

@@ -42,17 +42,12 @@ def test_ended_rank_keeps_the_means_of_its_own_last_steps():
     assert running.row.step_ns > ended.row.step_ns
 
 
-def test_a_window_of_one_step_has_no_means():
-    session = waiting_job()
-    means = with_means(session.tick())
-    assert all(view.mean is not None for view in means.ranks)
-    alone = with_means(over_window(means, Window.STEP))
-    assert all(view.row is view.measured and view.row_waits is view.waits for view in alone.ranks)
-
-
 def test_waiting_and_transfer_add_up_to_what_is_exposed():
     session = waiting_job()
     for rank in range(4):
         session.say(split_step(rank, 8, late_ms=4)[0])
-    for view in with_means(session.tick()).ranks:
+    means = with_means(session.tick())
+    for view in means.ranks:
         assert abs(view.row_waits.exposed_ns - view.row.exposed_ns) <= 3
+    alone = with_means(over_window(means, Window.STEP))
+    assert all(view.row is view.measured and view.row_waits is view.waits for view in alone.ranks)

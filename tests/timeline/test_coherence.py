@@ -64,11 +64,12 @@ def test_what_may_be_is_kept(rows):
 
 def test_clocks_of_cpu_and_gpu_that_disagree_leave_no_record_out():
     rows = [(at * 100, at * 100 + 90, {"launched": at * 100 + 4_000}) for at in range(1, 11)]
-    found = checked(*rows)
-    assert found.keep.all()
+    assert checked(*rows).keep.all()
     starts = np.array([row[0] for row in rows]) * US
     assert coherence.clock_skew_ns(starts, starts + 4_000 * US) == 4_000 * US
     assert coherence.clock_skew_ns(starts, starts - 4_000 * US) == 0
+    found = checked(*rows, (-600_000, -599_980, {"launched": 4_500}))
+    assert (found.found, found.keep[-1]) == ({coherence.BEFORE_LAUNCH: 1}, False)
 
 
 def test_each_kind_is_said_once_with_how_often():
@@ -79,30 +80,26 @@ def test_each_kind_is_said_once_with_how_often():
     ]
 
 
-def test_one_record_before_its_launch_is_left_out_beside_a_skew():
-    rows = [(at * 100, at * 100 + 90, {"launched": at * 100 + 4_000}) for at in range(1, 11)]
-    found = checked(*rows, (-600_000, -599_980, {"launched": 4_500}))
-    assert found.found == {coherence.BEFORE_LAUNCH: 1}
-    assert not found.keep[-1]
+def alternating(every_us, comm_from_us, length_us):
+    """Compute and communication of one stream, in turn, and which one communicates."""
+    rows = [
+        (at * every_us + begin_us, at * every_us + begin_us + length_us)
+        for at in range(10)
+        for begin_us in (0, comm_from_us)
+    ]
+    return rows, np.arange(len(rows)) % 2 == 1
 
 
 def test_records_are_kept_where_streams_are_not_told_apart():
-    rows = [
-        row
-        for at in range(10)
-        for row in ((at * 1_300, at * 1_300 + 1_000), (at * 1_300 + 500, at * 1_300 + 1_100))
-    ]
-    communicates = np.arange(len(rows)) % 2 == 1
+    rows, communicates = alternating(1_300, 500, 700)
     found = checked(*rows, communicates=communicates)
     assert found.found == {coherence.SEVERAL_STREAMS: 10}
     assert found.end_ns.tolist() == [end * US for _, end in rows]
 
 
 def test_a_long_kernel_is_cut_beside_communication_of_its_stream():
-    rows = [
-        row for at in range(10) for row in ((at * 200, at * 200 + 90), (at * 200 + 100, at * 200 + 190))
-    ]
+    rows, communicates = alternating(200, 100, 90)
     rows[4] = (rows[4][0], 1_600_000)
-    found = checked(*rows, communicates=np.arange(len(rows)) % 2 == 1)
+    found = checked(*rows, communicates=communicates)
     assert found.found == {coherence.RUNS_OVER: 1}
     assert found.end_ns[4] == rows[5][0] * US

@@ -47,12 +47,6 @@ def joined():
     return world, session
 
 
-def replace_hub(world):
-    """Another hub takes the place of the one that died."""
-    world.hub.alive = False
-    world.jobs[:] = [record(hub_pid=2)]
-
-
 def test_only_job_is_waited_for_and_joined():
     world = World()
     session = world.session(readonly=True)
@@ -92,7 +86,7 @@ def test_hub_that_took_anothers_place_is_joined(joined):
     world.hubs[0].dropped = 5
     world.hubs[0].alive = False
     assert session.tick().hub_state is HubState.LOST
-    replace_hub(world)
+    world.jobs[:] = [record(hub_pid=2)]
     world.look_again(session)
     assert world.hubs[0].closed
     assert world.hubs[1].watched == {1}
@@ -100,21 +94,6 @@ def test_hub_that_took_anothers_place_is_joined(joined):
     snapshot = live(world, session, number=1)
     assert (snapshot.hub_state, snapshot.totals.dropped) == (HubState.LIVE, 7)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
-
-
-def test_job_of_the_same_script_beside_it_is_no_restart():
-    world = World(record(), record("job-2"))
-    session = world.session(JobSelector(key="job-1"))
-    live(world, session)
-    world.look_again(session)
-    world.hubs[0].say(RankEnd(0, T0, True), status(ended=True))
-    world.jobs[:] = [record("job-2"), record("job-9", script="other.py")]
-    assert (world.look_again(session).hub_state, session.job_key) == (HubState.ENDED, "job-1")
-    world.jobs[:] = [record("job-2"), record("job-3", hub_pid=9)]
-    world.look_again(session)
-    snapshot = live(world, session, number=3)
-    assert (session.job_key, snapshot.hub_state) == ("job-3", HubState.LIVE)
-    assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
