@@ -69,11 +69,9 @@ class FakeHost:
         self.since_s = 0.0
         self.note = "" if up else "connecting"
         self.detail = ""
-        self.gathered = {}
         self.readonly = False
         self.bytes_per_s = 2_000.0
         self.clock = SimpleNamespace(offset_ns=5_000_000, residual_ns=100_000)
-        self.polls = 0
         self.closed = False
         self.here = clock
 
@@ -96,7 +94,7 @@ class FakeHost:
             hub.last_received_s = None
 
     def maintain(self):
-        self.polls += 1
+        pass
 
     def list_jobs(self):
         return list(self.jobs)

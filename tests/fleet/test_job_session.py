@@ -1,10 +1,12 @@
+"""JobSession: which job it joins, and what it shows while hubs, hosts and connections come and go."""
+
 import os
 from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.job_session import RESTARTING, JobSelector, JobSession
+from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, RESTARTING, SETTLE_S, JobSelector
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.processes import process_start_time
@@ -12,172 +14,314 @@ from overlaptop.wire import commands
 from overlaptop.wire.joining import TurnedAway
 from overlaptop.wire.messages import RankEnd
 
-from .builders import BUCKET_CAP_MB, MS, T0, Clock, info, status, step, unmeasured, welcome
+from .builders import BUCKET_CAP_MB, MS, T0, S, report, status, unmeasured, welcome
 from .fakes import FakeHost, record
+from .sessions import Hosts
 
-
-class World(FakeHost):
-    """This machine's jobs, and the connections to hubs that were opened to them."""
-
-    def __init__(self, *jobs):
-        super().__init__("", Clock(), *jobs)
-
-    def session(self, selector=None, *, readonly=False):
-        return JobSession(
-            selector, [self], readonly=readonly, clock_ns=self.here, monotonic_s=self.here.monotonic_s
-        )
-
-    def look_again(self, session):
-        self.here.pass_s(1)
-        return session.tick()
-
-
-def live(world, session, number=0):
-    session.tick()
-    world.hub.say(welcome(world.hub.to.job), info(0), step(0, number), status())
-    return session.tick()
+CHANGE = commands.make_setting(BUCKET_CAP_MB, 50)
 
 
 @pytest.fixture
-def joined():
-    """The only job there is, and a session that is live."""
-    world = World(record())
-    session = world.session()
-    live(world, session)
-    return world, session
+def here():
+    """The only job on this machine, live."""
+    made = Hosts()
+    made.live()
+    return made
+
+
+@pytest.fixture
+def two():
+    """A job on two hosts, live."""
+    made = Hosts("gpu-a", "gpu-b")
+    made.live()
+    return made
+
+
+def states(snapshot):
+    return [(node.name, node.hub_state.value, node.note) for node in snapshot.nodes]
+
+
+# Which job
 
 
 def test_only_job_is_waited_for_and_joined():
-    world = World()
-    session = world.session(readonly=True)
-    with mock.patch.object(world, "list_jobs", side_effect=JobFolderError("/tmp/x belongs to uid 1")):
-        assert session.tick().hub_note == "/tmp/x belongs to uid 1"
-    snapshot = world.look_again(session)
+    here = Hosts(readonly=True)
+    here.list()
+    with mock.patch.object(here.host, "list_jobs", side_effect=JobFolderError("/tmp/x belongs to uid 1")):
+        assert here.session.tick().hub_note == "/tmp/x belongs to uid 1"
+    snapshot = here.look()
     assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, "waiting for a job")
-    assert session.job_key is None
-    world.jobs.append(record())
-    assert world.look_again(session).hub_state is HubState.WAITING
-    assert session.job_key == "job-1"
-    snapshot = live(world, session)
+    here.list(record())
+    assert (here.look().hub_state, here.session.job_key) == (HubState.WAITING, "job-1")
+    snapshot = here.live()
     assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.LIVE, 0)
-    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == "this dashboard is read-only"
-    assert (world.hub.sent, session.tick().commands) == ([], ())
+    assert here.session.send(CHANGE) == READONLY
+    assert (here.host.hub.sent, here.session.tick().commands) == ([], ())
 
 
 def test_of_several_jobs_none_is_joined_until_one_is_chosen():
-    world = World(record("job-1"), record("job-2"), record("job-3", script="other.py"))
-    session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
-    assert session.tick().hub_note == "2 jobs run here: choose one"
-    assert ([job.job for job in session.jobs], world.hubs) == (["job-1", "job-2"], [])
-    session.select("job-2")
-    session.tick()
-    assert [hub.to.job for hub in world.hubs] == ["job-2"]
-    asking = world.session(JobSelector(key="job-4"))
-    assert asking.tick().hub_note == "waiting for job job-4"
-    world.jobs.append(record("job-4"))
-    world.look_again(asking)
-    assert asking.job_key == "job-4"
+    jobs = record("job-1"), record("job-2"), record("job-3", script="other.py")
+    here = Hosts(jobs=jobs, selector=JobSelector(matches=lambda job: job.script == "train.py"))
+    assert here.session.tick().hub_note == "2 jobs run here: choose one"
+    assert ([job.job for job in here.session.jobs], here.host.hubs) == (["job-1", "job-2"], [])
+    here.session.select("job-2")
+    here.session.tick()
+    assert [hub.to.job for hub in here.host.hubs] == ["job-2"]
+    here.start(JobSelector(key="job-4"))
+    assert here.session.tick().hub_note == "waiting for job job-4"
+    here.list(record("job-4"))
+    here.look()
+    assert here.host.hub.to.job == "job-4"
 
 
-def test_hub_that_took_anothers_place_is_joined(joined):
-    world, session = joined
-    session.watch([1])
-    assert world.hubs[0].watched == {1}
-    world.hubs[0].dropped = 5
-    world.hubs[0].alive = False
-    assert session.tick().hub_state is HubState.LOST
-    world.jobs[:] = [record(hub_pid=2)]
-    world.look_again(session)
-    assert world.hubs[0].closed
-    assert world.hubs[1].watched == {1}
-    world.hubs[1].dropped = 2
-    snapshot = live(world, session, number=1)
-    assert (snapshot.hub_state, snapshot.totals.dropped) == (HubState.LIVE, 7)
-    assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
+def test_the_same_key_on_two_hosts_is_one_job_and_the_only_one():
+    two = Hosts("gpu-a", "gpu-b")
+    two.session.watch([1, 3])
+    snapshot = two.live()
+    assert (two.session.job_key, snapshot.hub_state) == ("job-1", HubState.LIVE)
+    assert [view.node for view in snapshot.ranks] == ["gpu-a", "gpu-a", "gpu-b", "gpu-b"]
+    assert states(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "live", "")]
+    assert (snapshot.nodes[0].offset_ns, snapshot.nodes[0].residual_ns) == (5_000_000, 100_000)
+    assert [(job.job, job.host) for job in two.session.jobs] == [("job-1", "gpu-a, gpu-b")]
+    assert [host.hub.watched for host in two.hosts] == [{1}, {3}]
+    two.session.close()
+    assert all(host.closed and host.hub.closed for host in two.hosts)
+    assert len(two.look().ranks) == 4
+
+
+def test_chosen_job_is_kept_while_its_only_host_is_out_of_reach():
+    two = Hosts("gpu-a", "gpu-b")
+    two.hosts[1].jobs = [record("job-2", started_ns=T0 + S)]
+    snapshot = two.session.tick()
+    assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, "2 jobs run there: choose one")
+    assert [(job.job, job.host) for job in two.session.jobs] == [("job-2", "gpu-b"), ("job-1", "gpu-a")]
+    assert states(snapshot) == [("gpu-a", "waiting", "1 job there"), ("gpu-b", "waiting", "1 job there")]
+    two.session.select("job-2")
+    snapshot = two.live(job="job-2")
+    assert (two.hosts[0].hubs, snapshot.hub_state) == ([], HubState.LIVE)
+    assert states(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
+    assert not snapshot.nodes[0].lost
+    two.hosts[1].cut()
+    snapshot = two.look()  # the same script runs on gpu-a
+    assert (two.session.job_key, snapshot.hub_state) == ("job-2", HubState.LOST)
+    assert snapshot.hub_note == "gpu-b: the line broke"
+
+
+@pytest.mark.parametrize("end", ["connects", "fails", "takes long"])
+def test_host_that_connects_is_waited_for_before_a_job_is_taken(end):
+    two = Hosts("gpu-a", "gpu-b")
+    two.hosts[1] = other = FakeHost("gpu-b", two.clock, up=False)
+    two.start()
+    two.session.tick()
+    assert two.session.job_key is None
+    if end == "connects":
+        other.jobs = [record("job-2")]
+        other.connect()
+    elif end == "fails":
+        other.cut("gpu-b: permission denied")
+    two.look(SETTLE_S if end == "takes long" else 0.6)
+    assert (two.session.job_key, len(two.session.jobs)) == (
+        (None, 2) if end == "connects" else ("job-1", 1)
+    )
+
+
+def test_note_names_hosts_that_connect_or_why_they_do_not():
+    four = Hosts()
+    four.hosts = hosts = [FakeHost(f"gpu-{letter}", four.clock, up=False) for letter in "abcd"]
+    four.start()
+    assert four.session.tick().hub_note == "connecting to gpu-a, gpu-b and 2 more"
+    del hosts[2:]
+    four.start()
+    hosts[0].connect()
+    hosts[1].cut("permission denied")
+    snapshot = four.session.tick()
+    assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b"
+    assert states(snapshot) == [
+        ("gpu-a", "waiting", "no jobs there"),
+        ("gpu-b", "lost", "permission denied"),
+    ]
+
+
+# A restart
+
+
+def test_restarted_job_is_followed_and_the_same_script_beside_it_is_not():
+    two = Hosts("gpu-a", "gpu-b", jobs=[record(), record("job-2")], selector=JobSelector(key="job-1"))
+    two.live()
+    two.look()
+    for host in two.hosts:
+        host.hub.say(*(RankEnd(rank, T0, True) for rank in two.ranks(host)), status(ended=True))
+        host.hub.alive = False
+    two.list(record("job-2"))
+    two.look()
+    snapshot = two.look()
+    assert snapshot.hub_state is HubState.ENDED
+    assert states(snapshot)[0] == ("gpu-a", "ended", "if train.py is started again, it is shown here")
+    two.list(record("job-2"), record("job-7", hub_pid=9), record("job-8", script="other.py"))
+    snapshot = two.look()
+    assert (two.session.job_key, snapshot.job.job, snapshot.hub_state) == ("job-7", "job-1", HubState.ENDED)
+    assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
+    snapshot = two.live([0, 3], job="job-7")
+    assert (snapshot.job.job, snapshot.hub_state) == ("job-7", HubState.LIVE)
+    assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
+
+
+def test_restarted_job_is_followed_although_a_host_is_lost(two):
+    first, lost = two.hosts
+    lost.cut()
+    first.hub.say(*(RankEnd(rank, T0, True) for rank in two.ranks(first)), status(ended=True))
+    first.hub.alive = False
+    two.list(record("job-7", hub_pid=9))
+    two.session.tick()
+    two.look()
+    assert two.session.job_key == "job-7"
+    lost.connect()
+    two.look()
+    assert two.live(job="job-7").nodes[1].ranks == (2, 3)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_failed_ranks_that_torchrun_may_start_again_are_awaited(is_gone):
     started = 1 if is_gone else process_start_time(os.getpid())
-    world = World(record(restarter_pid=os.getpid(), restarter_start_ticks=started))
-    session = world.session()
-    live(world, session)
-    world.hubs[0].say(RankEnd(0, T0, False), status(ended=True))
-    snapshot = session.tick()
+    here = Hosts(jobs=[record(restarter_pid=os.getpid(), restarter_start_ticks=started)])
+    here.live()
+    here.host.hub.say(*(RankEnd(rank, T0, False) for rank in (0, 1)), status(ended=True))
+    snapshot = here.session.tick()
     if is_gone:
         assert snapshot.hub_state is HubState.ENDED
         return
     assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, RESTARTING)
-    world.jobs[:] = [record(hub_pid=9)]
-    assert world.look_again(session).hub_state is HubState.WAITING  # not the end of those before
-    assert live(world, session, number=3).hub_state is HubState.LIVE
-    world.hub.say(RankEnd(0, T0, True), status(ended=True))
-    assert session.tick().hub_state is HubState.ENDED
+    here.list(record(hub_pid=9))
+    assert here.look().hub_state is HubState.WAITING  # not the end of those before
+    assert here.live([3]).hub_state is HubState.LIVE
 
 
-def test_a_job_that_was_killed_together_with_its_hub_has_ended(joined):
-    world, session = joined
-    world.hubs[0].alive = False
-    world.jobs.clear()
-    assert world.look_again(session).hub_state is HubState.LOST
-    world.gone.add("job-1")
-    world.hubs[0].say(step(0, 1))
-    snapshot = world.look_again(session)
+# Hubs and connections that come and go
+
+
+def test_hub_that_took_anothers_place_is_joined(here):
+    here.session.watch([1])
+    old = here.host.hub
+    assert old.watched == {1}
+    old.dropped, old.alive = 5, False
+    assert here.session.tick().hub_state is HubState.LOST
+    here.list(record(hub_pid=2))
+    here.look()
+    assert (old.closed, here.host.hub.watched) == (True, {1})
+    here.host.hub.dropped = 2
+    snapshot = here.live([1])
+    assert (snapshot.hub_state, snapshot.totals.dropped) == (HubState.LIVE, 7)
+    assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
+
+
+def test_a_job_that_was_killed_together_with_its_hub_has_ended(here):
+    here.host.hub.alive = False
+    here.list()
+    assert here.look().hub_state is HubState.LOST
+    here.host.gone.add("job-1")
+    here.go_on(1)
+    snapshot = here.look()
     assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.ENDED, 1)
     assert "gone" in snapshot.hub_note
-    world.gone.clear()  # its pids were given to other processes
-    assert world.look_again(session).hub_state is HubState.ENDED
-    world.jobs[:] = [record("job-2", hub_pid=5)]
-    world.look_again(session)
-    assert (live(world, session).hub_state, session.job_key) == (HubState.LIVE, "job-2")
+    here.host.gone.clear()  # its pids were given to other processes
+    assert here.look().hub_state is HubState.ENDED
+    here.list(record("job-2", hub_pid=5))
+    here.look()
+    assert (here.live(job="job-2").hub_state, here.session.job_key) == (HubState.LIVE, "job-2")
 
 
-def test_silent_hub_makes_the_connection_stale(joined):
-    world, session = joined
+def test_silent_hub_makes_the_connection_stale(here):
     for silent_s, state in ((6.5, HubState.STALE), (0.2, HubState.LIVE), (5.5, HubState.LIVE)):
-        world.hubs[0].last_received_s = silent_s
-        assert session.tick().hub_state is state
-    mute = World(record())
-    session = mute.session()
-    session.tick()
-    mute.here.pass_s(9)
-    assert session.tick().hub_state is HubState.STALE
+        here.host.hub.last_received_s = silent_s
+        assert here.session.tick().hub_state is state
+    mute = Hosts()
+    mute.session.tick()
+    assert mute.look(9).hub_state is HubState.STALE
 
 
-@pytest.mark.parametrize(("theirs", "older"), [(99, "this dashboard"), (0, "the job's agent")])
-def test_another_protocol_names_the_side_that_is_older(theirs, older):
-    world = World(record())
-    session = world.session()
-    session.tick()
-    world.hubs[0].say(welcome(protocol=theirs))
-    assert f"{older} is older" in session.tick().hub_note
-
-
-def test_without_a_connection_or_room_nothing_is_sent():
-    world = World(record())
-    session = world.session()
-    command = commands.make_setting(BUCKET_CAP_MB, 50)
+@pytest.mark.parametrize(
+    ("said", "note"),
+    [
+        (welcome(protocol=99), "this dashboard is older"),
+        (welcome(protocol=0), "the job's agent is older"),
+        (welcome("job-9"), "its hub has another job"),
+        (TurnedAway("64 dashboards watch this job"), "64 dashboards watch this job"),
+    ],
+)
+def test_hub_that_cannot_be_read_says_why_and_disturbs_no_other(two, said, note):
+    two.hosts[1].hub.say(said)
     for _ in range(2):
-        assert session.send(command) == "there is no connection to the job"
-        session.tick()
-    world.hubs[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
-    for _ in range(3):
-        snapshot = session.tick()
-        assert snapshot.hub_state is HubState.WAITING
-        assert snapshot.hub_note == "64 dashboards watch this job: close one of them"
-    assert session.send(command) == "there is no connection to the job"
-    assert live(world, session).hub_state is HubState.LIVE
-    assert session.send(command) == ""
+        snapshot = two.session.tick()
+        assert (snapshot.job.job, snapshot.ranks[0].last.step) == ("job-1", 0)
+        assert snapshot.nodes[1].hub_state is HubState.WAITING
+        assert note in snapshot.nodes[1].note
 
 
-def test_burst_is_asked_for_when_the_job_changes_or_one_asks(joined):
-    world, session = joined
-    session.watch([0], 3)
-    assert world.hub.bursts == 3
+def test_connection_that_is_back_brings_what_was_missed(two):
+    two.clock.pass_s(10)
+    two.hosts[1].cut("the line broke")
+    two.go_on(1)
+    snapshot = two.session.tick()
+    assert states(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "lost", "the line broke")]
+    assert snapshot.nodes[1].since_ns == T0 + 10 * S
+    assert [(view.last.step, view.node_lost) for view in snapshot.ranks] == [
+        (1, False), (1, False), (0, True), (0, True),
+    ]  # fmt: skip
+    assert (snapshot.hub_state, snapshot.totals.step) == (HubState.LIVE, 1)
+    for number in range(2, 6):
+        two.go_on(number)
+        two.look()
+    two.hosts[1].connect()
+    two.send_history(two.hosts[1], range(8))
+    two.go_on(6)
+    snapshot = two.session.tick()
+    assert [len(host.hubs) for host in two.hosts] == [1, 1]
+    assert [fresh.step for fresh in snapshot.fresh if fresh.rank == 2] == list(range(1, 8))
+    assert [known.step for known in snapshot.ranks[2].history] == list(range(8))
+    assert not any(view.node_lost for view in snapshot.ranks)
+
+
+# Commands
+
+
+def test_burst_is_asked_for_when_the_job_changes_or_one_asks(here):
+    here.session.watch([0], 3)
+    assert here.host.hub.bursts == 3
     for number in range(1, 80):
-        made = unmeasured(0, number, 80 if number < 40 else 120)
-        world.hub.say(replace(made, start_ns=T0 + number * 120 * MS))
-        session.tick()
-    assert world.hub.bursts == 4
-    session.watch([0], 4)
-    assert (world.hub.watched, world.hub.bursts) == ({0}, 5)
+        made = [unmeasured(rank, number, 80 if number < 40 else 120) for rank in (0, 1)]
+        here.host.hub.say(*(replace(each, start_ns=T0 + number * 120 * MS) for each in made))
+        here.session.tick()
+    assert here.host.hub.bursts == 4
+    here.session.watch([0], 4)
+    assert (here.host.hub.watched, here.host.hub.bursts) == ({0}, 5)
+
+
+@pytest.mark.parametrize("names", [[""], ["gpu-a", "gpu-b"]])
+def test_a_command_goes_to_every_host_once_the_job_is_known(names):
+    job = Hosts(*names)
+    for _ in range(2):
+        assert job.session.send(CHANGE) == NOT_CONNECTED
+        job.session.tick()
+    job.live()
+    assert job.session.send(CHANGE) == ""
+    assert all(host.hub.sent == [CHANGE] for host in job.hosts)
+    for host in job.hosts:
+        host.hub.say(*(report(rank, CHANGE, "changed", 9) for rank in job.ranks(host)))
+    (view,) = job.session.tick().commands
+    assert (view.state, view.step, len(view.ranks)) == ("changed", 9, 2 * len(names))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda host: host.cut(), "gpu-b cannot be reached"),
+        (lambda host: setattr(host, "readonly", True), "gpu-b is read-only"),
+    ],
+    ids=["lost", "read-only"],
+)
+def test_nothing_is_sent_while_a_host_cannot_be_changed(two, harm, why):
+    harm(two.hosts[1])
+    two.session.tick()
+    for command, what in ((CHANGE, "change"), (commands.make_trial(BUCKET_CAP_MB, 50, 20), "trial")):
+        assert two.session.send(command) == f"{why}: a {what} needs all ranks"
+    assert [host.hub.sent for host in two.hosts] == [[], []]

@@ -43,27 +43,18 @@ def nodes():
     return Nodes()
 
 
-def setting(nodes, *, at_ns=None):
-    command = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
-    for node in (0, 1):
-        nodes.send(node, command)
-    return command
-
-
-@pytest.mark.parametrize(
-    ("unseen", "words"), [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")]
-)
-def test_unseen_ranks_are_named(unseen, words):
-    views = [RankView(rank, None if rank in unseen else info(rank)) for rank in range(4)]
-    why = f"{words} not been seen (is their host watched?): a change needs all ranks"
-    assert out_of_reach("change", (), views) == why
+def test_unseen_ranks_are_named():
+    for unseen, words in (([3], "rank 3 has"), ([0, 2, 3], "ranks 0, 2-3 have")):
+        views = [RankView(rank, None if rank in unseen else info(rank)) for rank in range(4)]
+        why = f"{words} not been seen (is their host watched?): a change needs all ranks"
+        assert out_of_reach("change", (), views) == why
 
 
 @pytest.mark.parametrize(
     ("states", "together"),
     [
-        ("live lost", "live"), ("stale lost", "stale"), ("ended live", "live"), ("ended lost", "lost"),
-        ("ended ended", "ended"), ("waiting lost", "waiting"), ("ended waiting", "waiting"),
+        ("live lost", "live"), ("stale lost", "stale"), ("ended lost", "lost"), ("ended ended", "ended"),
+        ("waiting lost", "waiting"), ("ended waiting", "waiting"),
     ],
 )  # fmt: skip
 def test_the_connection_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
@@ -119,22 +110,32 @@ def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
 # Commands
 
 
+@pytest.fixture
+def command(nodes):
+    made = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=nodes.clock())
+    for node in (0, 1):
+        nodes.send(node, made)
+    return made
+
+
+def say(nodes, command, state, ranks=range(4), **changes):
+    for rank in ranks:
+        nodes.send(rank // 2, report(rank, command, state, **changes))
+
+
 def view_of(nodes):
     (view,) = nodes.seen().commands
     return view
 
 
-def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
-    command = setting(nodes)
+def test_a_command_is_as_far_as_the_slowest_rank_of_any_node(nodes, command):
     assert (view_of(nodes).state, len(view_of(nodes).ranks)) == ("sent", 4)
-    for state in ("accepted", "agreed"):
-        for rank in range(4):
-            nodes.send(rank // 2, report(rank, command, state, step=40 if state == "agreed" else None))
+    for state, step_number in (("accepted", None), ("agreed", 40)):
+        say(nodes, command, state, step=step_number)
         assert view_of(nodes).state == state
-    for rank in range(3):
-        nodes.send(rank // 2, report(rank, command, "changed", step=40, old="25", new="50"))
+    say(nodes, command, "changed", range(3), step=40, old="25", new="50")
     assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)
-    nodes.send(1, report(3, command, "changed", step=40, old="25", new="50"))
+    say(nodes, command, "changed", [3], step=40, old="25", new="50")
     view = view_of(nodes)
     assert (view.state, view.done, view.step, view.old, view.new) == ("changed", True, 40, "25", "50")
     assert (view.words, view.by, view.knob, view.value) == (
@@ -143,13 +144,10 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
     assert view_of(nodes) is view  # nothing is worked out twice
 
 
-def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes):
-    command = setting(nodes)
-    for rank in range(4):
-        nodes.send(rank // 2, report(rank, command, "agreed", step=40))
+def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes, command):
+    say(nodes, command, "agreed", step=40)
     nodes.lose(1)
-    for rank in (0, 1):
-        nodes.send(0, report(rank, command, "changed", step=40))
+    say(nodes, command, "changed", (0, 1), step=40)
     nodes.clock.pass_s(10)
     assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)  # the line may come back
     nodes.clock.pass_s(6)
@@ -157,6 +155,5 @@ def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes):
     assert (view.state, view.done) == ("unknown", True)
     assert view.reason == "rank 2 is on gpu-b, which cannot be reached"
     nodes.connections[1] = (HubState.LIVE, nodes.clock(), "")
-    for rank in (2, 3):
-        nodes.send(1, report(rank, command, "changed", step=40))
+    say(nodes, command, "changed", (2, 3), step=40)
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)

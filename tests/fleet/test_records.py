@@ -23,20 +23,16 @@ def device_record(*arguments):
     return json.loads(as_json(records.device_record(*arguments)))
 
 
-def test_a_record_has_the_steps_values():
+def test_a_record_has_the_steps_values_and_null_where_unknown():
     record = step_record("job-1", info(1, exact=False), step(1, 3, comm=30, hidden=20))
     assert (record["type"], record["job"], record["rank"], record["step"]) == ("step", "job-1", 1, 3)
     assert (record["source"], record["compute_exact"]) == ("events", False)
     assert (record["hidden_ns"], record["exposed_ns"]) == (20 * MS, 10 * MS)
     assert (record["overlap"], record["idle_ns"]) == (20 / 30, None)  # its source does not see idle
     assert step_record("j", info(0), step(0, 0, idle=7))["idle_ns"] == 7 * MS
-
-
-def test_what_was_not_measured_is_null_and_never_zero():
     record = step_record("j", None, unmeasured(0, 0))
     unknown = {key for key, value in record.items() if value is None}
     assert unknown >= {"source", "comm_ns", "hidden_ns", "idle_ns", "stall_ns", "overlap", "collectives"}
-    assert record["step_ns"] == 80 * MS
 
 
 def seen(*messages):
@@ -65,13 +61,8 @@ def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
     }  # fmt: skip
     assert expected.items() <= record.items()
     assert None not in record.values()
-
-
-def test_of_an_older_sample_it_is_not_known_what_collectives_accounted_for_then():
-    older = sample(0, 0.0)
-    view = seen(info(0), device(0), step(0, 0, link_tx_bytes=8, link_rx_bytes=8), older, sample(0, 0.5))
-    assert device_record("job-1", view, view.sample)["collectives_tx_bytes_per_s"] == 100
-    assert device_record("job-1", view, older)["collectives_tx_bytes_per_s"] is None
+    older = device_record("job-1", view, sample(0))
+    assert older["collectives_tx_bytes_per_s"] is None  # only known for now
 
 
 def test_what_is_not_known_of_a_device_is_null_and_never_zero_or_empty():
@@ -112,11 +103,6 @@ WAIT_FIELDS = (
         ({0: calls((0, 30)), 1: calls((20, 30))}, (0, 1), [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]),
         ({0: calls((0, 30))}, (0, 1), [None, None, 30 * MS, None, None, None]),
         ({0: calls((12, 30)), 1: calls((20, 30))}, (0, 1), [8 * MS, 10 * MS, 12 * MS, None, None, 1]),
-        (  # the late rank is awaited longest, and others are often last by a little
-            {0: calls((0, 30), (31, 40), (42, 50)), 1: calls((20, 30), (30, 40), (41, 50))},
-            (0, 1),
-            [20 * MS, 10 * MS, 0, 10 * MS, 0, 1],
-        ),
         (
             {0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))},
             (0, 1, 2),

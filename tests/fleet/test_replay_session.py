@@ -16,7 +16,7 @@ from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 from tests.recording.played import PlayedJob, played
 
 from .builders import Clock, S, status
-from .test_hosts import Cluster
+from .sessions import Hosts
 
 
 def replay(path, **options):
@@ -155,14 +155,14 @@ def _damage_first_chunk(path):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_job_of_several_hosts_is_replayed_with_its_hosts_and_their_clocks(tmp_path, damaged):
-    cluster, recorder, path = Cluster(), Recorder(), tmp_path / "run.mcap"
-    session = cluster.session(tap=recorder)
+    recorder, path = Recorder(), tmp_path / "run.mcap"
+    two = Hosts("gpu-a", "gpu-b", tap=recorder)
     recorder.begin(path)
-    snapshots = [cluster.live(session)]
+    snapshots = [two.live()]
     recorder.write(snapshots[0])
     for number in range(1, 80):
-        cluster.go_on(number)
-        snapshots.append(cluster.look_again(session, 0.5))
+        two.go_on(number)
+        snapshots.append(two.look(0.5))
         recorder.write(snapshots[-1])
     recorder.end()
     if damaged:

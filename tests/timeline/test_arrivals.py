@@ -63,9 +63,8 @@ def test_bus_bandwidth_has_the_factors_of_nccl_tests():
     for op, factor in factors.items():
         found = Collective(op, "", 4096, {0: (0, 1100), 1: (0, 1100), 2: (0, 1100), 3: (1000, 1100)})
         assert found.bus_bandwidth == pytest.approx(factor * 4096 / 100e-9)
-        assert (
-            replace(found, op="gather").bus_bandwidth is replace(found, op="barrier").bus_bandwidth is None
-        )
+        for op in ("gather", "barrier"):
+            assert replace(found, op=op).bus_bandwidth is None
 
 
 ROOTED = (
@@ -192,18 +191,12 @@ def test_a_receive_is_split_and_its_send_is_not():
 
 def test_launch_that_exchanges_waits_for_whom_it_receives_from():
     """Each of three ranks sends to the next one and receives from the one before."""
-    starts = {0: 0, 1: 40, 2: 10}
-    found = match(
-        {
-            rank: calls(
-                (start, 60),
-                op="coalesced recv_+send",
-                sends_to=(rank + 1) % 3,
-                receives_from=(rank - 1) % 3,
-            )
-            for rank, start in starts.items()
-        }
-    )
+    starts, peers = {0: 0, 1: 40, 2: 10}, {0: (1, 2), 1: (2, 0), 2: (0, 1)}
+    ranks = {
+        rank: calls((starts[rank], 60), op="coalesced recv_+send", sends_to=to, receives_from=source)
+        for rank, (to, source) in peers.items()
+    }
+    found = match(ranks)
     assert {each.sender: (each.late_rank, each.not_attributed) for each in found} == {
         0: (1, ""), 1: (1, ""), 2: (2, ""),
     }  # fmt: skip

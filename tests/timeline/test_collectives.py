@@ -48,12 +48,6 @@ def chain(n, size):
 
 
 @given(groups, chunks)
-def test_in_an_all_to_all_each_rank_sends_a_part_to_each_other(n, part):
-    for op in ALL_TO_ALL:
-        assert link_bytes(op, n * part, n) == LinkBytes((n - 1) * part, (n - 1) * part)
-
-
-@given(groups, chunks)
 def test_a_broadcast_and_a_reduce_are_the_mean_of_a_chain(n, part):
     size = n * part
     whole = sum_links_where_known(chain(n, size))
@@ -64,10 +58,8 @@ def test_a_broadcast_and_a_reduce_are_the_mean_of_a_chain(n, part):
 
 @given(groups, chunks)
 def test_point_to_point_goes_one_way(n, size):
-    for op in SENDS:
-        assert link_bytes(op, size, n) == LinkBytes(size, 0)
-    for op in RECEIVES:
-        assert link_bytes(op, size, n) == LinkBytes(0, size)
+    assert {link_bytes(op, size, n) for op in SENDS} == {LinkBytes(size, 0)}
+    assert {link_bytes(op, size, n) for op in RECEIVES} == {LinkBytes(0, size)}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +76,7 @@ def test_what_moves_nothing_is_told_from_what_is_unknown(ops, size, ranks, expec
     assert {link_bytes(op, size, ranks) for op in ops} == {expected}
 
 
-@given(st.integers(2, 9), st.integers(1, 9), chunks)
+@given(st.integers(1, 9), st.integers(1, 9), chunks)
 def test_other_operations_between_nodes(nodes, per_node, part):
     n = nodes * per_node
     for op in ALL_TO_ALL:
@@ -93,5 +85,5 @@ def test_other_operations_between_nodes(nodes, per_node, part):
     for op in ONE_TO_ALL:
         own, others = (n - nodes) * part, (nodes - 1) * part
         assert link_bytes(op, n * part, n, nodes) == LinkBytes(own, own, others, others)
-    for op in SENDS + RECEIVES:
+    for op in SENDS + RECEIVES if nodes > 1 else ():
         assert link_bytes(op, part, n, nodes) is None

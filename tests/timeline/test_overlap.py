@@ -82,10 +82,8 @@ def test_stalls_are_what_a_sweep_of_every_ns_finds(edge_ns, other_edge_ns, compu
 @pytest.mark.parametrize(
     ("lead_ns", "idle_ns", "host_ns", "expected"),
     [
-        (0, 300, None, True),
         (-5, 300, None, True),  # the clocks agree to some microseconds only
-        (500, 300, None, False),  # the CPU is half a step ahead
-        (500, 300, 500, False),
+        (500, 300, 500, False),  # the CPU is half a step ahead
         (30, 300, 950, True),  # it is ahead at the end, after a pause that nothing blocked
         (0, 10, 1000, False),  # no lead, but the GPU was busy: it waited for nothing
         (None, 300, None, None),

@@ -38,11 +38,12 @@ def test_any_pairs_become_canonical_spans_that_cover_the_same_ns(pairs, origin_n
 def test_set_operations_are_those_of_the_covered_ns(few, a, b, origin_ns):
     in_a = spans.from_pairs(shifted(a, origin_ns))
     in_b = spans.from_pairs(shifted(b, origin_ns))
-    for operation, expected in (
-        (spans.union, ticks(a) | ticks(b)),
-        (spans.intersection, ticks(a) & ticks(b)),
-        (spans.difference, ticks(a) - ticks(b)),
-    ):
+    expected_of = {
+        spans.union: ticks(a) | ticks(b),
+        spans.intersection: ticks(a) & ticks(b),
+        spans.difference: ticks(a) - ticks(b),
+    }
+    for operation, expected in expected_of.items():
         with mock.patch.object(spans, "FEW", few):
             result = operation(in_a, in_b)
         assert canonical(result)
@@ -85,18 +86,15 @@ def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
     made = spans.from_pairs(shifted(pairs, origin_ns))
     flat = spans.flatten(made)
     assert all(type(t) is int for t in flat)
-    np.testing.assert_array_equal(spans.from_bounds(flat[::2], flat[1::2]), made)
-    np.testing.assert_array_equal(spans.unflatten(flat), made)
+    for again in (spans.from_bounds(flat[::2], flat[1::2]), spans.unflatten(flat)):
+        np.testing.assert_array_equal(again, made)
 
 
 @pytest.mark.parametrize(
     ("make", "wrong", "error", "words"),
     [
-        (spans.from_pairs, ([1, 2],), ValueError, r"\(n, 2\)"),
         (spans.from_pairs, ([[1, 2, 3]],), ValueError, r"\(n, 2\)"),
-        (spans.from_pairs, ([[[1, 2]]],), ValueError, r"\(n, 2\)"),
         (spans.from_pairs, ([[0.0, 1.5]],), TypeError, "whole nanoseconds"),
-        (spans.from_pairs, ([["0", "1"]],), TypeError, "whole nanoseconds"),
         (spans.from_bounds, ([1, 2], [3]), ValueError, "as many starts as ends"),
         (spans.unflatten, ((1, 2, 3),), ValueError, "reshape"),
         (spans.coalesce, (spans.empty(), 0), ValueError, "at least 1, not 0"),
@@ -114,17 +112,8 @@ def nested_calls(draw, begin=0, end=40, depth=0):
     while depth < 4 and at < end and draw(st.booleans()):
         start = draw(st.integers(at, end))
         at = draw(st.integers(start, end))
-        calls.append((start, at))
-        calls += draw(nested_calls(start, at, depth + 1))
+        calls += [(start, at), *draw(nested_calls(start, at, depth + 1))]
     return calls
-
-
-def at_each_tick(calls):
-    """By tick, the call that is in no other one's way there: the shortest around it."""
-    found = {}
-    for index, (start, end) in sorted(enumerate(calls), key=lambda each: each[1][0] - each[1][1]):
-        found.update(dict.fromkeys(range(start, end), index))
-    return found
 
 
 def pieces_of(calls, origin_ns=0):
@@ -137,12 +126,9 @@ def pieces_of(calls, origin_ns=0):
 @given(nested_calls().flatmap(st.permutations), origins_ns)
 def test_each_moment_belongs_to_the_innermost_call(calls, origin_ns):
     pieces = pieces_of(calls, origin_ns)
-    found = {tick: index for start, end, index in pieces for tick in range(start, end)}
-    expected = at_each_tick(calls)
-    assert found.keys() == expected.keys()
-    assert {tick: calls[index] for tick, index in found.items()} == {
-        tick: calls[index] for tick, index in expected.items()
-    }
+    found = {tick: calls[index] for start, end, index in pieces for tick in range(start, end)}
+    shortest_last = sorted(calls, key=lambda call: call[0] - call[1])
+    assert found == {tick: call for call in shortest_last for tick in range(*call)}
     assert all(start < end for start, end, _ in pieces)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(pieces))
 
