@@ -91,11 +91,9 @@ def test_live_overlap_is_of_the_measured_steps_just_before(job):
 
 
 def test_newest_commands_are_kept_and_trials_dropped_first(job):
-    persons = [capture(at_ns=T0 + number) for number in range(3)]
-    trials = [
-        replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0 + 10 + number)
-        for number in range(fold.MAX_COMMANDS)
-    ]
+    persons, trial = [capture(at_ns=T0 + at) for at in range(3)], commands.make_trial
+    made = (trial(BUCKET_CAP_MB, 50, 20) for _ in range(fold.MAX_COMMANDS))
+    trials = [replace(each, at_ns=T0 + 10 + at) for at, each in enumerate(made)]
     job.send(*reversed(persons), *trials)
     kept = [each.id for each in job.fleet.snapshot().commands]
     assert kept == [each.id for each in (*persons, *trials[3:])]

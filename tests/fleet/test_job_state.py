@@ -6,9 +6,11 @@ from msgspec.structs import replace as replaced
 from overlaptop.fleet import rank_state
 from overlaptop.fleet.job_state import MAX_NOTICES, JobState
 from overlaptop.fleet.notices import TOGETHER_NS, grouped
+from overlaptop.fleet.past import over_window
 from overlaptop.fleet.rank_state import MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS
 from overlaptop.fleet.snapshot import HubState, Window
-from overlaptop.fleet.totals import total
+from overlaptop.fleet.totals import total, with_means
+from overlaptop.fleet.traffic import HOST_CLOCK
 from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS, evidence_steps
 from overlaptop.wire.messages import Notice, RankEnd
 
@@ -101,11 +103,9 @@ def test_rank_is_stale_after_five_seconds_and_five_of_its_steps(fleet, clock, st
 
 
 def test_job_that_hung_before_the_dashboard_is_stale_at_once(clock):
-    fleet = JobState(clock)
     clock.pass_s(60)
-    view = feed(fleet, welcome(), info(0), step(0, 0), status()).ranks[0]
-    assert view.stale
-    assert view.age_s == pytest.approx(60 - 0.080, abs=1e-6)
+    view = feed(JobState(clock), welcome(), info(0), step(0, 0), status()).ranks[0]
+    assert (view.stale, view.age_s) == (True, pytest.approx(60 - 0.080))
 
 
 def test_what_was_dropped_on_all_parts_of_the_way_is_added_up(fleet):
@@ -132,12 +132,9 @@ def test_same_text_of_several_ranks_is_one_notice():
     assert [ranks for ranks, _ in apart] == [(0,), (0,), (1,), (1,)]
 
 
-@pytest.mark.parametrize("rank", [4096, 1 << 20])
-def test_an_impossible_rank_is_not_believed(fleet, rank):
-    snapshot = feed(
-        fleet, step(rank, 0), info(rank), RankEnd(rank, T0, True), detail(rank), machine(rank),
-        device(rank), numa(rank), sample(rank),
-    )  # fmt: skip
+def test_an_impossible_rank_is_not_believed(fleet):
+    made = (make(4096) for make in (step, info, detail, machine, device, numa, sample))
+    snapshot = feed(fleet, *made, RankEnd(4096, T0, True))
     assert [view.rank for view in snapshot.ranks] == [0, 1]
     assert (snapshot.fresh, snapshot.fresh_samples) == ((), ())
 
@@ -149,11 +146,10 @@ def test_idle_is_unknown_where_the_source_cannot_see_it(fleet):
 
 
 def test_ranks_that_ended_count_only_when_all_have(fleet):
-    feed(fleet, info(0), info(1), step(0, 3), step(1, 9))
-    assert feed(fleet).totals.step == 3
-    assert feed(fleet, RankEnd(0, T0, True)).totals.step == 9
-    both = feed(fleet, RankEnd(1, T0, True)).totals
-    assert (both.step, both.ranks) == (9, 2)
+    assert feed(fleet, info(0), info(1), step(0, 3), step(1, 9)).totals.step == 3
+    for rank, counted in ((0, 1), (1, 2)):
+        totals = feed(fleet, RankEnd(rank, T0, True)).totals
+        assert (totals.step, totals.ranks) == (9, counted)
 
 
 def test_figures_are_of_steps_that_all_ranks_have_measured(fleet):
@@ -182,17 +178,20 @@ def test_figures_are_means_and_shares_of_the_sums(steps):
     totals = total(snapshot.ranks, 0, Window.STEPS)
     every = [each for of_rank in made for each in of_rank]
 
-    def mean(name):
-        return round(sum(getattr(each, name) for each in every) / len(every))
+    def all_ns(name):
+        return sum(getattr(each, name) for each in every)
 
     assert (totals.ranks, totals.steps, totals.cut) == (len(steps), 4, False)
     for name in ("step_ns", "exposed_ns", "stall_ns", "idle_ns"):
-        assert getattr(totals, name) == mean(name)
-    assert totals.overlap == sum(e.hidden_ns for e in every) / sum(e.comm_ns for e in every)
-    busy_ns = sum(e.compute_ns + e.comm_ns for e in every)
-    assert totals.speedup == busy_ns / sum(e.step_ns for e in every)
-    longer_ns = max(sum(e.compute_ns for e in every), sum(e.comm_ns for e in every))
-    assert totals.attainable == busy_ns / longer_ns
+        assert getattr(totals, name) == round(all_ns(name) / len(every))
+    assert totals.overlap == all_ns("hidden_ns") / all_ns("comm_ns")
+    busy_ns = all_ns("compute_ns") + all_ns("comm_ns")
+    assert totals.speedup == busy_ns / all_ns("step_ns")
+    assert totals.attainable == busy_ns / max(all_ns("compute_ns"), all_ns("comm_ns"))
+    rows = [view.row for view in with_means(over_window(snapshot, Window.STEPS)).ranks]
+    for name in ("step_ns", "exposed_ns", "stall_ns", "idle_ns"):
+        mean = sum(getattr(row, name) for row in rows) / len(rows)
+        assert abs(mean - getattr(totals, name)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -220,12 +219,16 @@ def test_window_begins_anew_where_a_setting_was_changed(fleet):
     assert (totals.steps, totals.idle_ns) == (2, 2 * MS)
 
 
-def test_step_in_which_the_job_paused_is_left_out(fleet):
-    going = [step(0, number) for number in range(9)]
-    totals = feed(fleet, info(0), *going, step(0, 9, idle=60_000), step(0, 10, start_ns=T0 + 62 * S)).totals
-    assert (totals.steps, totals.step_ns, totals.paused_steps) == (2, 80 * MS, 1)
+def test_long_steps_are_no_pauses_if_all_are_long(fleet):
     slow = [step(1, number, idle=12_000) for number in range(3)]
-    assert feed(fleet, info(1), *slow, RankEnd(0, T0, True)).totals.paused_steps == 0
+    assert feed(fleet, info(1), *slow).totals.paused_steps == 0
+
+
+def test_ended_rank_keeps_the_means_of_its_own_last_steps(fleet):
+    feed(fleet, info(0), info(1), *(step(rank, number) for number in range(5) for rank in (0, 1)))
+    later = (step(0, number, idle=90) for number in range(5, 40))
+    running, ended = with_means(feed(fleet, RankEnd(1, T0, clean=True), *later)).ranks
+    assert running.row.step_ns > ended.row.step_ns == step().step_ns
 
 
 # The machine under the ranks.
@@ -258,14 +261,10 @@ def test_ranks_on_one_gpu_are_counted_together_while_they_run(fleet):
 
 
 def test_collectives_on_cpus_are_not_claimed_for_links(fleet):
-    on_cpu = (info(1, source="host"), device(1), moving(1, 0, 8), sample(1, 0.1))
-    without_gpu, other = feed(fleet, info(0), device(0, ""), moving(0, 0, 8), *on_cpu).ranks
+    feed(fleet, info(0), device(0, ""), moving(0, 0, 8))
+    without_gpu, other = feed(fleet, info(1, source="host"), device(1), moving(1, 0, 8), sample(1)).ranks
     assert without_gpu.traffic is None
-    assert other.traffic.collectives_tx_bytes_per_s is None
-    assert "CPU" in other.traffic.reason
-
-
-# Uneven inputs: one rank has no more steps, and waits for the others as in DDP's Join.
+    assert (other.traffic.collectives_tx_bytes_per_s, other.traffic.reason) == (None, HOST_CLOCK)
 
 
 def test_rank_that_stopped_holds_the_others_figures_until_all_stop(fleet, clock):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.past import in_step
-from overlaptop.fleet.snapshot import HubState, NodeView
+from overlaptop.fleet.past import in_step, over_window
+from overlaptop.fleet.snapshot import HubState, NodeView, Window
+from overlaptop.fleet.totals import with_means
 from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.arrivals import Link, PassedOnWait
@@ -48,14 +49,22 @@ def late(number, rank=1, **changes):
 def test_a_step_is_split_once_with_its_parts_and_who_was_late():
     fleet = fleet_of(*late(0))
     snapshot = fleet.snapshot()
-    [waits] = snapshot.fresh_waits
-    assert (waits.step, waits is snapshot.waits, snapshot.not_attributed) == (0, True, "")
-    first, second = snapshot.ranks
-    assert (first.waits.wait_ns, first.waits.transfer_ns, first.waits.exposed_wait_ns) == (
-        15 * MS, 15 * MS, 15 * MS,
-    )  # fmt: skip
-    assert (second.waits.wait_ns, second.waits.transfer_ns) == (0, 15 * MS)
+    assert (snapshot.fresh_waits, snapshot.not_attributed) == ((snapshot.waits,), "")
+    first, second = (view.waits for view in snapshot.ranks)
+    assert (first.wait_ns, first.transfer_ns, first.exposed_wait_ns) == (15 * MS, 15 * MS, 15 * MS)
+    assert (second.wait_ns, second.transfer_ns) == (0, 15 * MS)
     assert fleet.snapshot().fresh_waits == ()
+
+
+def test_waits_of_rows_add_up_to_what_is_exposed():
+    fleet = fleet_of(*late(0), *late(1))
+    for rank in (0, 1):
+        fleet.apply(step_with_waits(rank, 2, (10, 40))[0])
+    means = with_means(fleet.snapshot())
+    for view in means.ranks:
+        assert abs(view.row_waits.exposed_ns - view.row.exposed_ns) <= 3
+    alone = with_means(over_window(means, Window.STEP))
+    assert all(view.row is view.measured and view.row_waits is view.waits for view in alone.ranks)
 
 
 @given(
@@ -88,18 +97,14 @@ def test_what_a_collective_does_in_the_next_step_is_split_there(starts_ms, over_
             assert own.not_attributed_ns == own.exposed_not_attributed_ns == 0
 
 
-def in_groups(number, members, starts_ms, silent=()):
-    """A step in which the ranks say of whom their group is; `silent`: of whose calls there is no name."""
-    for rank, start in enumerate(starts_ms):
-        totals, timeline = step_with_waits(rank, number, (start,), ends_ms=(50,))
-        calls = () if rank in silent else timeline.collectives
-        groups = (GroupMembers("0 default_pg", members[rank]),)
-        yield from (totals, replace(timeline, collectives=calls, groups=groups))
-
-
 def test_groups_of_one_name_on_other_ranks_are_matched_apart():
     """As torch names those of a mesh: ranks 0 and 1, and 2 and 3."""
-    fleet = fleet_of(*in_groups(0, [(0, 1), (0, 1), (2, 3), (2, 3)], [10, 12, 30, 33]), ranks=4)
+    fleet = fleet_of(ranks=4)
+    for rank, start_ms in enumerate([10, 12, 30, 33]):
+        totals, timeline = step_with_waits(rank, 0, (start_ms,), ends_ms=(50,))
+        members = GroupMembers("0 default_pg", ((0, 1), (2, 3))[rank // 2])
+        feed(fleet, totals)
+        fleet.apply(replace(timeline, groups=(members,)))
     [waits] = fleet.snapshot().fresh_waits
     assert [each.ranks for each in waits.collectives] == [(0, 1), (2, 3)]
     assert {each.group for each in waits.collectives} == {"0 default_pg"}
@@ -136,16 +141,11 @@ def test_what_is_missing_is_said_until_it_is_there():
 
 def test_a_window_holds_what_was_long_ago_until_the_job_changes():
     fleet = fleet_of(*late(0))
-    assert fleet.snapshot().wait_window is not None
-    for rank in (0, 1):
-        fleet.apply(step(rank, 900, start_ns=T0 + 90 * S))
-    assert fleet.snapshot().wait_window.steps == 1
+    both = [step(rank, 900, start_ns=T0 + 90 * S) for rank in (0, 1)]
+    assert feed(fleet, *both).wait_window.steps == 1
     for number in range(901, 920):
-        for rank in (0, 1):
-            fleet.apply(
-                step(rank, number, compute=60 if number < 910 else 90, start_ns=T0 + 91 * S + number)
-            )
-    snapshot = fleet.snapshot()
+        both = (step(rank, number, compute=60 if number < 910 else 90) for rank in (0, 1))
+        snapshot = feed(fleet, *(replace(each, start_ns=T0 + 91 * S + number) for each in both))
     assert (snapshot.first_step, snapshot.wait_window, snapshot.not_attributed) == (910, None, NOT_YET)
 
 
