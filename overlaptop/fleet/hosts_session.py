@@ -36,12 +36,15 @@ class HostsSession(JobSession):
         self.hosts = pool.hosts
 
     def fileno(self) -> int:
+        """Return a descriptor that is readable whenever `receive` has work. It is always the same."""
         return self._pool.fileno()
 
     def receive(self) -> None:
+        """Read all messages that have arrived. Never blocks."""
         self._pool.receive()
 
     def retry(self) -> None:
+        """Reconnect all lost hosts at once."""
         for host in self.hosts:
             host.retry()
 

@@ -63,7 +63,6 @@ class LocalHost:
     name = note = detail = ""
     ready = known = True
     connecting = readonly = False
-    since_s = 0.0
     bytes_per_s: float | None = None
     clock = ClockOffset()
 
@@ -156,22 +155,17 @@ class FollowedHost:
                 break
         self._fleet.set_hub_state(*self._state_and_note(waiting), self._dropped, self.host.name)
 
-    def view(self, at_ns: int, common: ClockOffset | None) -> NodeView:
-        """Return the host's connection. ``at_ns``: Unix time. ``common``: the clock that all clocks are
-        compared to. None: this machine's.
+    def view(self, common: ClockOffset | None) -> NodeView:
+        """Return the host's connection. ``common``: the clock that all clocks are compared to. None: this
+        machine's.
         """
         host, hub = self.host, self.hub
-        hub_state, since_ns, note = hub.state, hub.since_ns, hub.note
-        if not host.ready and hub_state is not HubState.ENDED:
-            hub_state = HubState.WAITING if host.connecting else HubState.LOST
-            since_ns = at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
-            note = host.note
         offset_ns, residual_ns = host.clock.offset_ns, host.clock.residual_ns
         if common is not None and offset_ns is not None and residual_ns is not None:
             offset_ns -= common.offset_ns or 0
             residual_ns -= common.residual_ns or 0
         return NodeView(
-            host.name, hub_state, since_ns, note,
+            host.name, hub.state, hub.since_ns, hub.note,
             offset_ns=offset_ns, residual_ns=residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
@@ -222,6 +216,12 @@ class FollowedHost:
         return self._dropped_earlier + (self._connection.dropped if self._connection is not None else 0)
 
     def _state_and_note(self, waiting: str) -> tuple[HubState, str]:
+        state, note = self._hub_state_and_note(waiting)
+        if self.host.ready or state is HubState.ENDED:
+            return state, note
+        return HubState.WAITING if self.host.connecting else HubState.LOST, self.host.note
+
+    def _hub_state_and_note(self, waiting: str) -> tuple[HubState, str]:
         connection = self._connection
         if connection is None or self.record is None:
             return HubState.WAITING, self._look_note or waiting
@@ -306,8 +306,8 @@ class JobSession:
         # With one named host, all others were gathered there: their clocks are known on its network, which
         # is closer than this machine.
         is_gathered = len(self._named) == 1 < len(self._nodes)
-        common, at_ns = self._named[0].clock if is_gathered else None, self._clock_ns()
-        views = [] if self._is_local else [node.view(at_ns, common) for node in self._nodes]
+        common = self._named[0].clock if is_gathered else None
+        views = [] if self._is_local else [node.view(common) for node in self._nodes]
         snapshot = self._fleet.snapshot(views, self._waiting_for(views))
         for node, view in zip(self._nodes, snapshot.nodes, strict=False):
             node.ranks = view.ranks

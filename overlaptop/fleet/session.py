@@ -54,16 +54,3 @@ class ReadSession:
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
-
-
-class Connections(Protocol):
-    """The connections to other hosts. An event loop waits for their messages."""
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable whenever `receive` has work. It is always the same."""
-
-    def receive(self) -> None:
-        """Read all messages that have arrived. Never blocks."""
-
-    def retry(self) -> None:
-        """Reconnect all lost hosts at once."""

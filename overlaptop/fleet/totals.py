@@ -1,7 +1,7 @@
 """The job's totals over all ranks, each rank's means, and the common step at which ranks are compared."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -17,7 +17,6 @@ from overlaptop.timeline.averages import mean_of_known
 from overlaptop.timeline.overlap import launch_bound
 from overlaptop.wire.messages import OwnCost, StepTotals
 
-_IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
 _LANES = (
     "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
@@ -51,7 +50,14 @@ def total(
     # In a finished job, a rank that failed one step earlier must not hold the figures back.
     newest_step = (max if all(view.ended for view in counted) else min)(newest, default=None)
     numbers = {view.measured.step for view in counted if view.measured is not None}
-    steps = _window(counted, newest_step, window, since)
+    if window is Window.STEP:
+        steps = [
+            WindowSteps(view, [step.step_ns], [step] if step.measured else [])
+            for view in counted
+            if (step := view.measured or view.last) is not None
+        ]
+    else:
+        steps = steps_of(counted, newest_step or 0, window, since)
     sums = [(each.view, _figures(each.measured)) for each in steps if each.measured]
 
     def all_ns(name: str) -> list[int]:
@@ -153,33 +159,25 @@ def _is_launch_bound(figures: dict[str, Sequence[int]]) -> bool:
     return launch_bound(step_ns or 0, *means) is True
 
 
-def _window(
-    counted: Sequence[RankView], newest: int | None, window: Window, since: int
-) -> list[WindowSteps]:
-    if window is not Window.STEP:
-        return steps_of(counted, newest or 0, window, since)
-    shown = {step.rank: step for step in _alike(counted, lambda step: not step.disturbed)}
-    shown |= {view.rank: view.measured for view in counted if view.measured is not None}
-    return [
-        WindowSteps(
-            view,
-            [shown[view.rank].step_ns] if view.rank in shown else [],
-            [view.measured] if view.measured is not None else [],
-        )
-        for view in counted
-    ]
-
-
 def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[RankView, ...]:
     """Return the ranks, each ``measured`` at `step`, or else the newest that all know. A rank that does not
     know that step keeps its own newest.
     """
     if step is None:
-        found = _alike(counted_ranks(ranks), _IS_MEASURED)
-        step = found[0].step if found else None
-    if step is None:
-        return tuple(ranks)
-    return tuple(_in_step(view, step) for view in ranks)
+        step = _common_step([view for view in counted_ranks(ranks) if view.measured is not None])
+    return tuple(ranks) if step is None else tuple(_in_step(view, step) for view in ranks)
+
+
+def _common_step(views: Sequence[RankView]) -> int | None:
+    """Return the newest step that all these ranks have measured, or else that of the first one."""
+    newest = [view.measured.step for view in views if view.measured is not None]
+    if not newest:
+        return None
+    looks = max(1, min(_MOST_LOOKS, _MOST_READ // len(newest)))
+    for step in range(min(newest), min(newest) - looks, -1):
+        if all((found := step_of(view, step)) is not None and found.measured for view in views):
+            return step
+    return newest[0]
 
 
 def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
@@ -208,25 +206,6 @@ def counted_ranks(ranks: Sequence[RankView]) -> Sequence[RankView]:
 def stepping(ranks: Sequence[RankView]) -> Sequence[RankView]:
     """Return the ranks that still make steps after others stopped, as in DDP's Join; all if none does."""
     return [view for view in ranks if not view.stale] or ranks
-
-
-def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:
-    """Return each rank's newest fitting step: the same one if they have a common one."""
-    newest = []
-    for view in views:
-        step = view.measured if fits is _IS_MEASURED else None
-        if step is None:
-            step = next((each for each in reversed(view.history) if fits(each)), None)
-        if step is not None:
-            newest.append((view, step))
-    wanted = min((step.step for _, step in newest), default=-1)
-    for _ in range(max(1, min(_MOST_LOOKS, _MOST_READ // max(1, len(newest))))):
-        found = [step if step.step == wanted else step_of(view, wanted) for view, step in newest]
-        here = [step for step in found if step is not None and fits(step)]
-        if len(here) == len(newest):
-            return here
-        wanted -= 1
-    return [step for _, step in newest]
 
 
 def step_of(view: RankView, step: int) -> StepTotals | None:

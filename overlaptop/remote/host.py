@@ -278,8 +278,6 @@ class GatheredHost:
         self.root, self.node, self.name = root, hub.node, name
         self._own_name = printable(hub.host)
         self.clock, self._to_root = ClockOffset(), hub.clock
-        self.since_s = root.monotonic_s()  # Monotonic time since which it is ready, or is not
-        self._was_ready = True
         self._hub: GatheredHubConnection | None = None
         self.maintain()
 
@@ -302,8 +300,6 @@ class GatheredHost:
         if (hub := self.root.gathered.get(self.node)) is not None:
             self._to_root = hub.clock
         self.clock.add_up(self.root.clock, self._to_root)
-        if self.ready != self._was_ready:
-            self._was_ready, self.since_s = self.ready, self.root.monotonic_s()
 
     def list_jobs(self) -> Sequence[JobRecord]:
         """Return the root's jobs as jobs of this host."""

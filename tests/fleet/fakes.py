@@ -66,7 +66,6 @@ class FakeHost:
         self.gone = set()
         self.ready = self.known = up
         self.connecting = not up
-        self.since_s = 0.0
         self.note = "" if up else "connecting"
         self.detail = ""
         self.readonly = False
@@ -111,7 +110,6 @@ class FakeHost:
 
     def _turn(self, *, up, note):
         self.ready, self.note = up, note
-        self.since_s = self.here.monotonic_s()
 
 
 class FakeSession:

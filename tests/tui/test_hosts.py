@@ -51,6 +51,7 @@ async def test_lost_connection_marks_its_last_figures_until_it_is_back(size):
         before = await shown(app, pilot)
         cluster.clock.pass_s(2)
         cluster.host("gpu-b").cut("the connection was silent for too long")
+        cluster.session.tick()
         cluster.clock.pass_s(12)
         cluster.host("gpu-a").hub.say(step(0, 40), step(1, 40))
         assert "○ live · 1 of 2 hosts" in await shown(app, pilot)
