@@ -16,7 +16,7 @@ from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 from tests.recording.played import PlayedJob, played
 
 from .builders import Clock, S, status
-from .sessions import Hosts
+from .fakes import Hosts
 
 
 def replay(path, **options):

@@ -8,16 +8,10 @@ import pytest
 
 from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import (
-    FIRST_STEPS,
-    KEPT_TRANSFERS,
-    TRANSFERS_EACH_NS,
     WORTH_SHARE,
     StepWaits,
-    TransferHistory,
 )
 from overlaptop.timeline.arrivals import Collective, WaitTimes
-
-from .builders import MS, T0, S
 
 STEP, STEP_NS = 100_000, 100_000_000
 JITTER = 0.1  # Of a step: the standard deviation of when each rank comes to its first collective
@@ -79,33 +73,3 @@ def test_of_two_late_ranks_the_one_that_costs_most_is_named():
     times = {rank: WaitTimes(10**7, 0, 0, 10**7, 0, 0) for rank in range(8)}
     steps = [StepWaits.of(at, at, STEP_NS, tuple(groups), times) for at in range(40)]
     assert [each.rank for each in window_of(steps).late] == [3]
-
-
-def transfers_of(number, start_ns=None, *, sizes=(1000, 24), unknown_ns=0):
-    """Two ranks' step, which begins a quarter of a second after the one before it unless told otherwise."""
-    spans = dict.fromkeys((0, 1), (0, 10))
-    found = tuple(Collective("allreduce_", "0 default_pg", size, spans) for size in sizes)
-    times = {rank: WaitTimes(0, ns, unknown_ns, 0, 0, 0) for rank, ns in enumerate((30 * MS, 50 * MS))}
-    begun_ns = T0 + number * TRANSFERS_EACH_NS if start_ns is None else start_ns
-    return StepWaits.of(number, begun_ns, 100 * MS, found, times)
-
-
-@pytest.mark.parametrize(
-    ("steps", "kept"),
-    [
-        ([transfers_of(at, T0 + at * 100 * MS) for at in range(10, 20)], [10, 13, 16, 19]),
-        (list(map(transfers_of, range(10, KEPT_TRANSFERS + 15))), list(range(15, KEPT_TRANSFERS + 15))),
-        ([transfers_of(10), transfers_of(11, T0 - 60 * S), transfers_of(12, T0 - 59 * S)], [10, 11, 12]),
-        ([transfers_of(10), transfers_of(3, T0 + 20 * S), transfers_of(4, T0 + 21 * S)], [3, 4]),
-        ([transfers_of(FIRST_STEPS - 1), transfers_of(FIRST_STEPS)], [FIRST_STEPS]),
-        ([transfers_of(5, unknown_ns=3 * MS), transfers_of(6, unknown_ns=3 * MS + 1)], [5]),
-        ([transfers_of(5, sizes=(1000, 0)), transfers_of(6, sizes=(1000, None))], [5]),
-    ],
-    ids=["short", "bounded", "clock back", "restart", "first steps", "not attributed", "uneven"],
-)
-def test_transfers_are_kept_of_well_known_steps(steps, kept):
-    history = TransferHistory()
-    for each in steps:
-        history.add(each)
-    assert [each.step for each in history.kept] == kept
-    assert {(each.collectives, each.transfer_ns) for each in history.kept} == {(2, 40 * MS)}
