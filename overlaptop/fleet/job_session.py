@@ -11,7 +11,7 @@ publishes the outcome for its own ranks, and hub/executions.py merges them.
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -276,8 +276,6 @@ class JobSession:
         self._fleet = JobState(clock_ns)
         self._follow_all((LocalHost(),) if hosts is None else hosts)
         self._last: Snapshot | None = None
-        self._earlier: Snapshot | None = None
-        """Last Snapshot of the previous job, until the present one is known."""
         self._homes: frozenset[tuple[str, str]] = frozenset()  # Script and directory of the job, by host
         self._beside: set[str] = set()  # Jobs that ran when the job was last seen to run: no restarts of it
         self._watched: frozenset[int] = frozenset()
@@ -314,12 +312,7 @@ class JobSession:
         self._changes += snapshot.first_step > self._first_step
         self._first_step = snapshot.first_step
         self.watch(self._watched, self._bursts)
-        if snapshot.job is None and self._earlier is not None:
-            return replace(
-                self._earlier, at_ns=snapshot.at_ns, nodes=snapshot.nodes,
-                fresh=(), fresh_samples=(), fresh_waits=(),
-            )  # fmt: skip
-        self._earlier, self._last = None, snapshot
+        self._last = snapshot
         return snapshot
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
@@ -348,7 +341,6 @@ class JobSession:
     def select(self, key: str) -> None:
         self._chosen = True
         if key != self._key:
-            self._earlier = None
             self._turn_to(key)
 
     def close(self) -> None:
@@ -381,8 +373,6 @@ class JobSession:
         self._homes |= {(job.script, job.cwd) for job in records}
         wanted = self._wanted(now_s)
         if wanted != self._key and wanted is not None:
-            if self._last is not None and self._last.job is not None:
-                self._earlier = self._last
             self._turn_to(wanted)
         for node in self._nodes:
             node.join(self._key)
