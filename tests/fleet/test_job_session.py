@@ -138,19 +138,19 @@ def test_host_that_connects_is_waited_for_before_a_job_is_taken(end):
 
 
 def test_note_names_hosts_that_connect_or_why_they_do_not():
-    four = Hosts()
-    four.hosts = hosts = [FakeHost(f"gpu-{letter}", four.clock, up=False) for letter in "abcd"]
-    four.start()
+    four = Hosts("gpu-a", "gpu-b", "gpu-c", "gpu-d")
+    for host in four.hosts:
+        host.ready, host.known, host.connecting = False, False, True
     assert four.session.tick().hub_note == "connecting to gpu-a, gpu-b and 2 more"
-    del hosts[2:]
-    four.start()
-    hosts[0].connect()
-    hosts[1].cut("permission denied")
-    snapshot = four.session.tick()
-    assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b"
-    assert states(snapshot) == [
-        ("gpu-a", "waiting", "no jobs there"),
-        ("gpu-b", "lost", "permission denied"),
+    four.list()
+    for host in four.hosts:
+        host.connect()
+    four.hosts[3].cut("permission denied")
+    snapshot = four.look()
+    assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b and 2 more"
+    assert states(snapshot)[2:] == [
+        ("gpu-c", "waiting", "no jobs there"),
+        ("gpu-d", "lost", "permission denied"),
     ]
 
 

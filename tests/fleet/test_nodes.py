@@ -63,17 +63,6 @@ def test_the_connection_to_the_job_is_the_best_of_its_nodes(nodes, states, toget
     assert nodes.seen().hub_state is HubState(together)
 
 
-def test_node_without_ranks_of_the_job_does_not_count(nodes):
-    nodes.fleet = PlayedFleet(nodes.clock)
-    seen = nodes.seen(waiting="waiting for a job on gpu-a, gpu-b")
-    assert (seen.hub_state, seen.hub_note) == (HubState.WAITING, "waiting for a job on gpu-a, gpu-b")
-    assert seen.job is None
-    nodes.send(0, welcome(), info(0))
-    nodes.lose(0, HubState.ENDED, "if it is started again, it is shown here")
-    nodes.lose(1, HubState.WAITING, "the job is not there")
-    assert nodes.seen().hub_state is HubState.ENDED
-
-
 def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
     for rank in (0, 1):
         nodes.send(1, info(rank, host="gpu-a"))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.hang_cause import Blame, hang_of
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, Trouble, first_failure, trouble_of
+from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, Trouble, trouble_of
 from overlaptop.report.troubles import color, ended_well, endings, in_brief, in_full, wordings
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 
@@ -110,15 +110,6 @@ ONE_MORE = "; 1 other rank ended badly after it"
 def test_first_end_and_its_cause_are_named(job, ends, words):
     job.send(*ends)
     assert (job.trouble and in_full(job.trouble)) == words
-
-
-def test_rank_that_its_launcher_ended_is_told_from_the_first(job):
-    job.send(died(0, -15), died(1, -9, after_ns=S // 50))
-    said = [endings(view, first_failure(job.ranks)) for view in job.ranks]
-    assert said == [
-        ["killed by SIGTERM after rank 1", "SIGTERM after rank 1", "SIGTERM"],
-        ["killed by SIGKILL", "SIGKILL", "SIGKILL"],
-    ]
 
 
 @pytest.mark.parametrize(
