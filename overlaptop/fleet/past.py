@@ -9,7 +9,8 @@ from msgspec import structs
 
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.totals import step_of, total
-from overlaptop.fleet.wait_breakdown import break_down_alone, window_of
+from overlaptop.fleet.wait_breakdown import DISTURBED, break_down_alone, show_step, window_of
+from overlaptop.text import named_ranks
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -21,16 +22,22 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
     has neither figures nor a timeline.
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
-    alone = break_down_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
+    partial = 0 < len(snapshot.compared) < len(ranks)
+    compared = [view for view in ranks if view.last and not (partial and view.detail is None)]
+    waits, why = None, ""
+    if all(view.detail is None for view in ranks):
+        why = NO_TIMELINES
+    elif absent := [view.rank for view in compared if view.detail is None]:
+        why = f"no timeline of {named_ranks(absent)} is kept of this step"
+    elif any(view.last is not None and view.last.disturbed for view in compared):
+        why = DISTURBED
+    else:
+        before = with_timelines(snapshot.ranks, number - 1)
+        waits = break_down_alone(compared, before, snapshot.nodes, partial=partial)
+    alone = show_step(replace(snapshot, ranks=ranks), waits, why)
     lengths_ns = [view.last.step_ns for view in ranks if view.last is not None]
-    return replace(
-        alone,
-        totals=replace(
-            total(alone.ranks, snapshot.totals.dropped),
-            step_ns=round(fmean(lengths_ns)) if lengths_ns else None,
-        ),
-        not_attributed=alone.not_attributed if any(view.detail for view in ranks) else NO_TIMELINES,
-    )
+    step_ns = round(fmean(lengths_ns)) if lengths_ns else None
+    return replace(alone, totals=replace(total(alone.ranks, snapshot.totals.dropped), step_ns=step_ns))
 
 
 def over_window(snapshot: Snapshot, window: Window) -> Snapshot:

@@ -173,20 +173,15 @@ def _began_ns(views: Sequence[RankView]) -> int:
     return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
 
 
-def break_down_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
-    """Return the Snapshot with the breakdown of one step: the ranks' ``detail`` and ``last``. ``before``:
-    the ranks with the previous ``detail``, whose collectives may end in this step.
+def break_down_alone(
+    views: Sequence[RankView], before: Iterable[RankView], nodes: Sequence[NodeView], *, partial: bool
+) -> StepWaits:
+    """Break down the step of the ranks' ``detail``. ``before``: the ranks with the previous ``detail``,
+    whose collectives may end in this step. ``partial``: as in `_matched`.
     """
-    partial = 0 < len(snapshot.compared) < len(snapshot.ranks)
-    views = [view for view in snapshot.ranks if view.last and not (partial and view.detail is None)]
     details, earlier = _details(views), _details(before)
-    if absent := [view.rank for view in views if view.rank not in details]:
-        return show_step(snapshot, None, f"no timeline of {named_ranks(absent)} is kept of this step")
-    if not details or any(view.last is not None and view.last.disturbed for view in views):
-        return show_step(snapshot, None, NO_COLLECTIVES if not details else DISTURBED)
-    is_alike = earlier.keys() == details.keys()
-    running = _matched(earlier, snapshot.nodes, partial=partial) if is_alike else ()
-    return show_step(snapshot, _break_down(views, details, snapshot.nodes, running, partial=partial))
+    running = _matched(earlier, nodes, partial=partial) if earlier.keys() == details.keys() else ()
+    return _break_down(views, details, nodes, running, partial=partial)
 
 
 def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
