@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 Tap = Callable[[str, Sequence[Message]], None]
 """Called with a node's name and the messages that were read from its hub together."""
 LOOK_EVERY_S = 0.5
-SETTLE_S = 2.0  # How long connecting hosts have to list their jobs before the only job so far is chosen
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
 RESTARTING = "ranks failed; if torchrun restarts them, they are shown here"
@@ -282,7 +281,6 @@ class JobSession:
         self._bursts = self._changes = 0  # Bursts requested by the viewer, and by changes of the job
         self._first_step = 0
         self._look_at_s = 0.0
-        self._first_job_s: float | None = None
         self.jobs: tuple[JobRecord, ...] = ()
         """Live jobs of all hosts as of the last look, newest first. A job on several hosts is listed once,
         and its ``host`` names them."""
@@ -298,7 +296,7 @@ class JobSession:
         now_s = self._monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
-            self._look(now_s)
+            self._look()
         for node in self._nodes:
             node.read(self._waiting_on(node))
         # With one named host, all others were gathered there: their clocks are known on its network, which
@@ -363,21 +361,19 @@ class JobSession:
     def _add_gathered(self) -> None:
         """Follow hosts whose hubs the named ones have gathered, if there are any."""
 
-    def _look(self, now_s: float) -> None:
+    def _look(self) -> None:
         for node in self._nodes:
             node.look(self._matches)
         self.jobs = _together(self._nodes)
-        if self.jobs and self._first_job_s is None:
-            self._first_job_s = now_s
         records = (job for node in self._nodes for job in node.records if job.job == self._key)
         self._homes |= {(job.script, job.cwd) for job in records}
-        wanted = self._wanted(now_s)
+        wanted = self._wanted()
         if wanted != self._key and wanted is not None:
             self._turn_to(wanted)
         for node in self._nodes:
             node.join(self._key)
 
-    def _wanted(self, now_s: float) -> str | None:
+    def _wanted(self) -> str | None:
         if self._key is not None:
             if self._goes_on():
                 if any(record.job == self._key and not record.ended for record in self.jobs):
@@ -389,9 +385,7 @@ class JobSession:
                     return record.job
             if self._chosen:
                 return self._key
-        if len(self.jobs) == 1 and self._all_have_listed(now_s):
-            return self.jobs[0].job
-        return self._key
+        return self.jobs[0].job if len(self.jobs) == 1 else self._key
 
     def _goes_on(self) -> bool:
         """Whether the job still runs, or may run on a host that cannot be reached."""
@@ -401,11 +395,6 @@ class JobSession:
         if joined := [node for node in reached if node.record is not None]:
             return any(node.hub.state in (HubState.LIVE, HubState.STALE) for node in joined)
         return any(node.record is not None or node.has(self._key) for node in self._nodes)
-
-    def _all_have_listed(self, now_s: float) -> bool:
-        if self._first_job_s is not None and now_s - self._first_job_s >= SETTLE_S:
-            return True
-        return all(node.host.known or not node.host.connecting for node in self._nodes)
 
     def _turn_to(self, key: str) -> None:
         self._key = key

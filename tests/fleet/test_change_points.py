@@ -122,17 +122,6 @@ def test_last_change_is_found_also_in_a_history(times, told, steps, since):
     assert looks(lambda at: length_ms(times(at)), steps, at_once=True, told=told) == [since]
 
 
-def test_wandering_job_hardly_changes_until_it_really_does():
-    draw = random.Random(0)
-    wander, lengths_ms = 0.0, []
-    for number in range(1000):
-        wander = 0.96 * wander + draw.gauss(0, 0.28 * 0.1)
-        lengths_ms.append(STEP_MS * (1 + wander) * draw.gauss(1, 0.03) * (1 if number < 900 else 1.8))
-    found = looks(lengths_ms.__getitem__, len(lengths_ms))
-    assert len(set(found[100:900])) <= 2  # it takes some seconds to know how far it wanders
-    assert any(897 <= each <= 905 for each in found[900:])
-
-
 @pytest.mark.parametrize("times", [1.2, 1.5, 1 / 1.5])
 @pytest.mark.parametrize("noise", [0.01, 0.04])
 def test_change_of_the_step_is_found_within_twelve_steps(noise, times):

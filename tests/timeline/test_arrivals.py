@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.timeline.arrivals import (
-    Collective,
-    Link,
-    PassedOnWait,
-    lateness,
-    passed_on_waits,
-    waiting,
-)
+from overlaptop.timeline.arrivals import Collective, Link, PassedOnWait, lateness, passed_on_waits, waiting
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import break_down
 from overlaptop.timeline.spans import from_pairs
