@@ -275,25 +275,17 @@ class RankLateness:
         return self.late_count / self.collectives
 
 
-@dataclass(frozen=True)
+_COUNTS = attrgetter("late_count", "collectives", "caused_wait_ns")
+
+
+@dataclass(frozen=True, slots=True)
 class Lateness:
     """Which ranks were late over a window."""
 
-    took_part: Counter[int]  # By rank: as `RankLateness.collectives`
-    late: Counter[int]  # By late rank: as `RankLateness.late_count`
-    caused_wait_ns: Counter[int]  # By late rank
+    ranks: tuple[RankLateness, ...]  # Most often late first, then by the waiting caused, then by number
     collectives: int  # Attributed collectives of two ranks or more
     wait_ns: int  # Waits of all ranks in them, summed
     receive_wait_ns: int = 0  # Part of `wait_ns` in receives
-
-    @cached_property
-    def ranks(self) -> tuple[RankLateness, ...]:
-        """Most often late first, then by the waiting caused, then by number."""
-        ranks = (
-            RankLateness(rank, self.late[rank], number, self.caused_wait_ns[rank])
-            for rank, number in self.took_part.items()
-        )
-        return tuple(sorted(ranks, key=lambda each: (-each.late_count, -each.caused_wait_ns, each.rank)))
 
     @property
     def first(self) -> RankLateness:
@@ -351,22 +343,28 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
     counted: Counter[int] = Counter()
     for took_part, number in members.items():
         counted.update(dict.fromkeys(took_part, number))
-    if not counted:
-        return None
-    return Lateness(counted, late, caused_ns, members.total(), wait_ns, receive_wait_ns)
+    ranks = [RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in counted.items()]
+    return Lateness(_latest_first(ranks), members.total(), wait_ns, receive_wait_ns) if ranks else None
 
 
 def combined(windows: Iterable[Lateness]) -> Lateness | None:
     """Return the `lateness` of all these windows together. None without windows."""
     together = tuple(windows)
-    took_part, late, caused_ns = Counter[int](), Counter[int](), Counter[int]()
-    for each in together:
-        took_part.update(each.took_part)
-        late.update(each.late)
-        caused_ns.update(each.caused_wait_ns)
+    of_rank: dict[int, list[RankLateness]] = {}
+    for window in together:
+        for each in window.ranks:
+            of_rank.setdefault(each.rank, []).append(each)
+    ranks = [
+        RankLateness(rank, *map(sum, zip(*map(_COUNTS, counts), strict=True)))
+        for rank, counts in of_rank.items()
+    ]
     summed = ("collectives", "wait_ns", "receive_wait_ns")
     totals = (sum(map(attrgetter(name), together)) for name in summed)
-    return Lateness(took_part, late, caused_ns, *totals) if together else None
+    return Lateness(_latest_first(ranks), *totals) if together else None
+
+
+def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:
+    return tuple(sorted(ranks, key=lambda each: (-each.late_count, -each.caused_wait_ns, each.rank)))
 
 
 class Link(NamedTuple):

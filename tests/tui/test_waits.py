@@ -1,7 +1,6 @@
 """Who waits for whom: on the overview and in the timeline; and the forms of the first line."""
 
 import re
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -68,7 +67,8 @@ def test_first_line_counts_steps_if_few_collectives_are_late():
 
 def rarely(lateness):
     """The same where each rank was late in no collective but a few."""
-    return replace(lateness, late=Counter({rank: count // 4 for rank, count in lateness.late.items()}))
+    ranks = tuple(replace(each, late_count=each.late_count // 4) for each in lateness.ranks)
+    return replace(lateness, ranks=ranks)
 
 
 async def test_timeline_is_of_the_newest_attributed_step_unless_old():
