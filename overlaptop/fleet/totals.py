@@ -175,7 +175,8 @@ def _common_step(views: Sequence[RankView]) -> int | None:
         return None
     looks = max(1, min(_MOST_LOOKS, _MOST_READ // len(newest)))
     for step in range(min(newest), min(newest) - looks, -1):
-        if all((found := step_of(view, step)) is not None and found.measured for view in views):
+        earlier = (step_of(view, step) for view, own in zip(views, newest, strict=True) if own != step)
+        if all(found is not None and found.measured for found in earlier):
             return step
     return newest[0]
 
