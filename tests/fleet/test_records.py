@@ -97,17 +97,16 @@ WAIT_FIELDS = (
 )  # fmt: skip
 
 
+FIRST_LATE = [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("ranks", "members", "fields"),
     [
-        ({0: calls((0, 30)), 1: calls((20, 30))}, (0, 1), [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]),
+        ({0: calls((0, 30)), 1: calls((20, 30))}, (0, 1), FIRST_LATE),
         ({0: calls((0, 30))}, (0, 1), [None, None, 30 * MS, None, None, None]),
         ({0: calls((12, 30)), 1: calls((20, 30))}, (0, 1), [8 * MS, 10 * MS, 12 * MS, None, None, 1]),
-        (
-            {0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))},
-            (0, 1, 2),
-            [20 * MS, 10 * MS, 0, 10 * MS, 0, None],
-        ),
+        ({rank: calls((20 * (rank > 0), 30)) for rank in range(3)}, (0, 1, 2), [*FIRST_LATE[:5], None]),
     ],
 )
 def test_a_record_splits_communication_where_the_ranks_were_compared(ranks, members, fields):

@@ -178,29 +178,26 @@ def before_first_step(*messages, seconds=180.0, ranks=2):
 NO_STEP_YET = [info(rank, source="none", source_reason="no step seen yet") for rank in (0, 1)]
 JOINING = "ranks 0-1 are in init_process_group (train.py:12)"
 PREPARING = "ranks 0-1 are in prepare (train.py:30)"
+APART = "rank 0 is at train.py:3; rank 1 is in init_process_group (train.py:12)"
 
 
 @pytest.mark.parametrize(
-    ("messages", "ranks", "said"),
+    ("lines", "options", "said"),
     [
-        ([at(0, PREPARES), at(1, PREPARES)], 2, f"starting for 3 m 00 s: {PREPARING}"),
-        (
-            [at(0, "train.py:3 <module>"), at(1, JOINS)],
-            2,
-            "starting for 3 m 00 s: rank 0 is at train.py:3; rank 1 is in init_process_group (train.py:12)",
-        ),
-        ([at(0, JOINS), at(1, JOINS)], 4, f"2 of 4 ranks here after 3 m 00 s; {JOINING}"),
-        (
-            [*NO_STEP_YET, at(0, PREPARES, hung=False), at(1, PREPARES, hung=False)],
-            2,
-            f"no step for 3 m 00 s: {PREPARING}; the script goes on, no step seen yet",
-        ),
+        ([PREPARES, PREPARES], {}, f"starting for 3 m 00 s: {PREPARING}"),
+        (["train.py:3 <module>", JOINS], {}, f"starting for 3 m 00 s: {APART}"),
+        ([JOINS, JOINS], {"ranks": 4}, f"2 of 4 ranks here after 3 m 00 s; {JOINING}"),
     ],
 )
-def test_job_without_a_first_step_says_where_its_ranks_are(messages, ranks, said):
-    found, now_ns = before_first_step(*messages, ranks=ranks)
+def test_job_without_a_first_step_says_where_its_ranks_are(lines, options, said):
+    found, now_ns = before_first_step(*map(at, (0, 1), lines), **options)
     assert (in_full(found), color(found)) == (said, "warning")
     assert "for 3 m 00 s" in in_brief(found, now_ns)
+
+
+def test_script_that_goes_on_without_a_step_says_why_none_is_seen():
+    found, _ = before_first_step(*NO_STEP_YET, *(at(rank, PREPARES, hung=False) for rank in (0, 1)))
+    assert in_full(found) == f"no step for 3 m 00 s: {PREPARING}; the script goes on, no step seen yet"
 
 
 def test_start_of_a_job_is_no_trouble():
@@ -270,37 +267,18 @@ def test_rank_to_blame_follows_from_calls_and_states(groups, options, said):
     assert judged(*groups, **options)[1] == said
 
 
-@pytest.mark.parametrize(
-    ("waiting", "other", "options", "blame", "op"),
-    [
-        (  # the first one that is missing, and not their newest
-            group(7, "allreduce_", "broadcast_", "allreduce_", "allreduce_"),
-            [group(6, "allreduce_", "allreduce_")],
-            {"stacks": {1: ("train.py:88 load", "x")}},
-            Blame.NOT_ENTERED,
-            "broadcast_",
-        ),
-        (
-            group(10, "all_reduce", "barrier", "send", over=10),
-            None,
-            {"ended": (1,)},
-            Blame.ENDED,
-            "barrier",
-        ),
-        (
-            group(5, "all_reduce", "all_reduce", "broadcast", "barrier", over=6, state="started"),
-            None,
-            {"silent": (1,)},
-            Blame.NOT_ENTERED,
-            "broadcast",
-        ),
-    ],
-    ids=["far ahead", "ended well", "silent"],
-)
-def test_collective_that_the_others_wait_in_is_named(waiting, other, options, blame, op):
-    found, said = judged([waiting], other, [waiting], **options)
-    assert (said, found.op) == ((blame, (1,), (0, 2)), op)
-    assert found.at == ("train.py:88 load" if "stacks" in options else "")
+def test_collective_that_the_others_wait_in_is_named():
+    """The first one that is missing, and not their newest."""
+    ahead = [group(7, "allreduce_", "broadcast_", "allreduce_", "allreduce_")]
+    other = [group(6, "allreduce_", "allreduce_")]
+    found, said = judged(ahead, other, ahead, stacks={1: ("train.py:88 load", "x")})
+    assert (said, found.op, found.at) == (NOT_1, "broadcast_", "train.py:88 load")
+    waiting = [group(10, "all_reduce", "barrier", "send", over=10)]
+    found, said = judged(waiting, None, waiting, ended=(1,))
+    assert (said, found.op) == ((Blame.ENDED, (1,), (0, 2)), "barrier")
+    waiting = [group(5, "all_reduce", "all_reduce", "broadcast", "barrier", over=6, state="started")]
+    found, said = judged(waiting, None, waiting, silent=(1,))
+    assert (said, found.op) == (NOT_1, "broadcast")
 
 
 SAME = ("_all_gather_base", "all_gather_into_tensor_coalesced", "_reduce_scatter_base", "reduce")
