@@ -14,7 +14,18 @@ from statistics import fmean, median
 from overlaptop import text
 from overlaptop.findings.finding import Evidence, Finding, usual_ns
 from overlaptop.findings.lines import apart
-from overlaptop.findings.measures import STEADY, Measure, delayed_ns, excess, exposed_ns, is_launch_bound
+from overlaptop.findings.measures import (
+    STEADY,
+    Measure,
+    cpu_ns,
+    delayed_ns,
+    excess,
+    excess_over,
+    exposed_ns,
+    idling_ns,
+    is_launch_bound,
+    loading_ns,
+)
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -82,7 +93,7 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
         return None
 
     def more_ns(measure: Measure, steps: Iterable[Mapping[int, StepTotals]]) -> float | None:
-        found = excess(evidence, rank, evidence.ranks.keys() - {rank}, measure, steps)
+        found = excess(evidence, measure, steps, (rank,), evidence.ranks)[rank]
         return median(found) if found else None
 
     longer_ns = now_ns - before_ns
@@ -212,24 +223,20 @@ def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> flo
     is_ahead = bool(leads_ns) and median(leads_ns) >= EXPLAINS * wait_ns
     if not is_ahead or 2 * error > EXPLAINS * wait_ns / evidence.step_ns:
         return None
-    measured = [step.totals for step in evidence.steps]
-    counted = evidence.counted or measured
 
-    def more_ns(own: int, other: int, field: str) -> float | None:
-        steps = measured if field == "idle_ns" else counted
-        pairs = [(getattr(step[own], field), getattr(step[other], field)) for step in steps]
-        more = [ns - theirs for ns, theirs in pairs if ns is not None and theirs is not None]
-        return median(more) if more else None
+    def more_ns(measure: Measure, own: int = rank, other: int = late) -> float | None:
+        found = excess_over(evidence, own, (other,), measure)
+        return median(found) if found else None
 
-    idle_ns, cpu_ns = more_ns(late, rank, "idle_ns"), more_ns(rank, late, "cpu_ns")
-    if idle_ns is None or cpu_ns is None:
+    idle_ns, cpu_own_ns = more_ns(idling_ns, late, rank), more_ns(cpu_ns)
+    if idle_ns is None or cpu_own_ns is None:
         return None
     blocked_ns = max(
         0.0,
         wait_ns - idle_ns,
-        abs(cpu_ns),
-        more_ns(late, rank, "loading_ns") or 0.0,
-        more_ns(late, rank, "delayed_ns") or 0.0,
+        abs(cpu_own_ns),
+        more_ns(loading_ns, late, rank) or 0.0,
+        more_ns(delayed_ns, late, rank) or 0.0,
         lines * evidence.step_ns,
     )
     return blocked_ns if blocked_ns < EXPLAINS * wait_ns else None

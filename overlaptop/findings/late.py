@@ -28,8 +28,8 @@ from overlaptop.findings.measures import (
     cpu_ns,
     cpus_are_short,
     delayed_ns,
-    each_excess,
     excess,
+    excess_over,
     full_collections,
     hidden_ns,
     idling_ns,
@@ -49,8 +49,6 @@ VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median."""
 SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1  # A wait costs nothing if the gain is below both shares
 LOW_CLOCK = 0.95  # A clock is low below this share of the other ranks' median
-OF_MEASURED = (computing_ns, busy_ns, idling_ns, unexplained_ns, copying_ns)
-OF_EACH_STEP = (loading_ns, delayed_ns, full_collections)  # Measures that unmeasured steps have, too
 
 # By counters alone:
 LEAST_STEPS, LEAST_MEASURED = 8, 4
@@ -73,37 +71,30 @@ HALF_A_COLLECTION = 0.5  # Steps have whole collections, but the others' median 
 
 
 class Cause(Enum):
-    """Why a rank is late, in the order of the checks."""
+    """Why a rank is late, in the order of the checks. Of each: the measure whose excess is its time, and
+    whether a script line may explain it. Without a measure, all of the rank's excess time counts.
+    """
 
-    LOADING = "loading"  # Its training thread loads data or waits for it
-    COPYING = "copying"  # Its GPU copies longer, with nothing beside the copies
-    COLLECTING = "collecting"  # Its interpreter collects garbage
-    PLACEMENT = "placement"  # Its CPUs are too few or on the wrong NUMA node
-    DELAYED = "delayed"  # Its training thread is ready to run and waits for a CPU
-    SLEEPING = "sleeping"
+    LOADING = "loading", loading_ns, True  # Its training thread loads data or waits for it
+    COPYING = "copying", copying_ns  # Its GPU copies longer, with nothing beside the copies
+    COLLECTING = ("collecting",)
+    """Its interpreter collects garbage. It holds the GIL meanwhile: no stack is sampled, and another line
+    would be named."""
+    PLACEMENT = ("placement",)  # Its CPUs are too few or on the wrong NUMA node
+    DELAYED = "delayed", delayed_ns  # Its training thread is ready to run and waits for a CPU
+    SLEEPING = "sleeping", idling_ns, True
     """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
-    LAUNCHING = "launching"
+    LAUNCHING = "launching", idling_ns, True
     """It launches late, and its GPU is idle only in short pauses: its CPU is too slow."""
-    LOW_CLOCK = "low clock"  # It computes longer, and its GPU's clock is lower than the others'
-    UNEVEN = "uneven"  # It computes longer, by a different time in each step
-    COMPUTING = "computing"
+    LOW_CLOCK = "low clock", computing_ns  # It computes longer, and its GPU's clock is below the others'
+    UNEVEN = "uneven", computing_ns  # It computes longer, by a different time in each step
+    COMPUTING = "computing", computing_ns
 
+    def __init__(self, _name: str, measure: Measure | None = None, has_line: bool = False) -> None:
+        self.measure, self.has_line = measure, has_line
 
-OF_THE_HOST = (Cause.LOADING, Cause.SLEEPING, Cause.LAUNCHING, None)
-"""Causes that a script line may explain, and None, an unexplained lateness; without a GPU its compute, too.
-Not a garbage collection: it holds the GIL, so that no stack is sampled meanwhile, and another line would be
-named."""
 
 OF_COMPUTE = (Cause.LOW_CLOCK, Cause.UNEVEN, Cause.COMPUTING)
-MEASURED_BY = {
-    Cause.LOADING: loading_ns,
-    Cause.COPYING: copying_ns,
-    Cause.DELAYED: delayed_ns,
-    Cause.SLEEPING: idling_ns,
-    Cause.LAUNCHING: idling_ns,
-    **dict.fromkeys(OF_COMPUTE, computing_ns),
-}
-"""Measures whose excess is the cause's time. Other causes take all of a late rank's excess time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +102,15 @@ class Suspect:
     """A rank that something takes longer on than on others, by counters alone."""
 
     rank: int
-    others: tuple[int, ...]
+    others: tuple[int, ...]  # The ranks compared with
     cause: Cause | None  # None: nothing measured explains it
     line: ScriptLine | None  # If its host is late: the script line with the largest excess over the others
     longer_ns: int | None  # Its excess over the others by its cause in a step; None: no cause
     in_turn: tuple[int, ...] = ()
     """Ranks that are late in turn, this one included; empty if only this one is late."""
-    certainty: Certainty = Certainty.LIKELY
-    gain_ns: int | None = None
-    measured: str = ""
+    certainty: Certainty | None = None  # None: measured steps confirm it, and the rule says how sure it is
+    gain_ns: int | None
+    measured: str
 
     @property
     def versus(self) -> str:
@@ -140,71 +131,38 @@ class Suspect:
         """Return the finding that says why it is late. ``does``: the title after the rank's name.
         ``certainty``: in measured steps. ``more``: what else was measured in these.
         """
-        line = self.line.line if self.line is not None else ""
-        title, ranks = f"rank {self.rank}{does}", (self.rank,)
-        found = Finding(title, more, advice, certainty, ranks=ranks, why_late=True, line=line)
-        return self._with_gain(found)
-
-    def _with_gain(self, found: Finding) -> Finding:
-        return replace(found, measured=self.measured, certainty=self.certainty, gain_ns=self.gain_ns)
+        measured = [self.measured]
+        if self.certainty is None:
+            measured += [more, self.line.describe if self.line is not None else ""]
+        return Finding(
+            title=f"rank {self.rank}{does}",
+            measured="; ".join(filter(None, measured)),
+            advice=advice,
+            certainty=self.certainty or certainty,
+            gain_ns=self.gain_ns,
+            ranks=(self.rank,),
+            why_late=True,
+            line=self.line.line if self.line is not None else "",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRank(Suspect):
     """A rank that the others wait for in measured steps, which tell its gain."""
 
-    evidence: Evidence
     lateness: RankLateness
     own: Mapping[int, OwnTime]  # By rank: this rank's and the others'
+    is_slack: bool  # Fixing the rank gains almost nothing
+    takes_ns: int  # Its excess time between collectives, for any cause
     slowed_ns: tuple[int, int]
     """The others' extra compute and extra overlap per step while they wait; 0 if not clear."""
-    excesses: Mapping[Measure, list[float]]
-    """By measure: its excess over the others in each step; negative if it takes less time."""
-    passed_on_by: tuple[int, ...]
-    """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
-
-    def gain_without(self, cause_ns: int | None = None) -> int:
-        """Return how much shorter the step is without this cause, in ns; None: without any late rank."""
-        stay = self.others if cause_ns is None else self.own.keys() - {self.rank}
-        others = [self.own[rank] for rank in stay]
-        return gain_ns(self.evidence.step_ns, others, self.own[self.rank], cause_ns)
-
-    @property
-    def is_slack(self) -> bool:
-        """Return whether fixing the rank gains almost nothing."""
-        step_ns = self.evidence.step_ns
-        lost_ns = self.gain_without() + max(0.0, self.evidence.usual_ns - step_ns)
-        most_ns = min(SLACK_OF_WAIT * self.evidence.exposed_wait_ns, SLACK_OF_STEP * step_ns)
-        return bool(self.others) and lost_ns < most_ns
-
-    @property
-    def describe(self) -> str:
-        """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
-        late = f"late in {self.lateness.late_count} of {self.lateness.collectives} collectives"
-        waits = "waits" if len(self.others) == 1 else "wait"
-        others = f"{self.versus} {waits} {self.evidence.wait_text} a step"
-        if self.in_turn:  # the wait is only known for all of them together
-            together = f"{text.named_ranks(self.in_turn)} together"
-            others = f"others wait {self.evidence.wait_text} a step for {together}"
-        if self.passed_on_by:
-            passes = "passes" if len(self.passed_on_by) == 1 else "pass"
-            others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
-        return f"rank {self.rank} is {late}; {others}"
 
     @property
     def takes_text(self) -> str:
         """Return such as ``between collectives it takes 12.1 ms a step longer than the others``."""
-        takes = text.duration(_takes_ns(self.excesses))
-        return f"between collectives it takes {takes} a step longer than {self.versus}"
-
-    def _with_gain(self, found: Finding) -> Finding:
-        at_line, cause_ns = "", self.longer_ns
-        if self.line is not None:
-            at_line, sleeps = self.line.describe, self.cause is Cause.SLEEPING
-            if sleeps and cause_ns is not None and is_launch_bound(self.evidence, self.rank):
-                cause_ns = min(cause_ns, round(self.line.more * self.evidence.step_ns))
-        measured = "; ".join(filter(None, (self.describe, found.measured, at_line)))
-        return replace(found, measured=measured, gain_ns=self.gain_without(cause_ns))
+        return (
+            f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.versus}"
+        )
 
 
 def suspects(evidence: Evidence, cause: Cause) -> list[Suspect]:
@@ -224,13 +182,13 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
     window = evidence.window
     if window is None:
         return ()
-    found: dict[int, tuple[int, ...]] = {
-        each.rank: () for each in window.late if each.rank in evidence.ranks
-    }
-    if (passed_on := window.passed_on_wait) is not None and passed_on.root in found:
-        found[passed_on.root] = tuple(link.rank for link in passed_on.chain)
-    involved = frozenset(found).union(*found.values())
-    return tuple(_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
+    late = [each for each in window.late if each.rank in evidence.ranks]
+    ranks = tuple(sorted(each.rank for each in late))
+    passed_on = window.passed_on_wait
+    chain = tuple(link.rank for link in passed_on.chain if passed_on.root in ranks) if passed_on else ()
+    others = tuple(sorted(evidence.ranks.keys() - {*ranks, *chain}))
+    roots = {passed_on.root: chain} if passed_on else {}
+    return tuple(_late_rank(evidence, each, ranks, others, roots.get(each.rank, ())) for each in late)
 
 
 def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
@@ -261,76 +219,96 @@ def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float
 
 
 def _late_rank(
-    evidence: Evidence, rank: int, chain: tuple[int, ...], involved: frozenset[int], found: Collection[int]
+    evidence: Evidence,
+    lateness: RankLateness,
+    late: tuple[int, ...],
+    others: tuple[int, ...],
+    passed_on_by: tuple[int, ...],
 ) -> LateRank:
+    """``late``: the ranks that are late in turn. ``passed_on_by``: ranks that are late because they wait
+    for this one: each for the next, the last for this rank.
+    """
     assert evidence.window is not None
-    late = evidence.window.lateness.of(rank)
-    assert late is not None
-    others = evidence.ranks.keys() - involved
-    measured = [step.totals for step in evidence.steps]
-    counted = evidence.counted or measured
-    longer = {
-        measure: excess(evidence, rank, others, measure, steps)
-        for measures, steps in ((OF_MEASURED, measured), (OF_EACH_STEP, counted))
-        for measure in measures
-    }
+    rank, step_ns = lateness.rank, evidence.step_ns
     slowed = _slowed_ns(evidence, rank, others)
-    own = own_times(evidence, found, others, slowed[0], work_stays=False)
-    most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * evidence.step_ns
-    lost_ns = min(most_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
+    own = own_times(evidence, late, others, slowed[0], work_stays=False)
+    most_ns = evidence.exposed_wait_ns + evidence.window.bared_share * step_ns
+    lost_ns = min(most_ns, gain_ns(step_ns, (own[other] for other in others)))
     asleep = slow_line(evidence, rank, others, Sampled.ASLEEP)
-    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=asleep is not None)
+    cause = _cause(evidence, lateness, others, EXPLAINS * lost_ns, sleeps=asleep is not None)
     if cause not in OF_COMPUTE and evidence.on_shared_gpus:
-        own = own_times(evidence, found, others, slowed[0])
+        own = own_times(evidence, late, others, slowed[0])
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     line = asleep if cause is Cause.SLEEPING else None
-    if line is None and (cause in OF_THE_HOST or computes_there):
+    if line is None and (cause is None or cause.has_line or computes_there):
         line = slow_line(evidence, rank, others, Sampled.AWAKE if computes_there else Sampled.ALL)
-    longer_ns = None
+    takes_ns = max(
+        _median_ns(excess_over(evidence, rank, others, each)) for each in (busy_ns, idling_ns, copying_ns)
+    )
+    longer_ns = cause_ns = None
     if cause is not None:
-        measure = MEASURED_BY.get(cause)
-        longer_ns = _median_ns(longer[measure]) if measure is not None else _takes_ns(longer)
-    return LateRank(
+        longer_ns = cause_ns = takes_ns
+        if cause.measure is not None:
+            longer_ns = cause_ns = _median_ns(excess_over(evidence, rank, others, cause.measure))
+        if line is not None and cause is Cause.SLEEPING and is_launch_bound(evidence, rank):
+            cause_ns = min(cause_ns, round(line.more * step_ns))
+    without_it_ns = gain_ns(step_ns, (own[other] for other in others))
+    gains_ns = without_it_ns
+    if cause_ns is not None:
+        stay = (of for other, of in own.items() if other != rank)
+        gains_ns = gain_ns(step_ns, stay, own[rank], cause_ns)
+    lost_ns = without_it_ns + max(0.0, evidence.usual_ns - step_ns)
+    least_ns = min(SLACK_OF_WAIT * evidence.exposed_wait_ns, SLACK_OF_STEP * step_ns)
+    found = LateRank(
         rank=rank,
-        others=tuple(sorted(others)),
+        others=others,
         cause=cause,
         line=line,
         longer_ns=longer_ns,
-        in_turn=tuple(sorted(found)) if len(found) > 1 else (),
-        evidence=evidence,
-        lateness=late,
+        in_turn=late if len(late) > 1 else (),
+        gain_ns=gains_ns,
+        measured="",
+        lateness=lateness,
         own=own,
+        is_slack=bool(others) and lost_ns < least_ns,
+        takes_ns=takes_ns,
         slowed_ns=slowed,
-        excesses=longer,
-        passed_on_by=chain,
     )
+    return replace(found, measured=_describe(evidence, found, passed_on_by))
 
 
-def _median_ns(excesses_ns: list[float]) -> int | None:
-    return round(median(excesses_ns)) if excesses_ns else None
+def _describe(evidence: Evidence, late: LateRank, passed_on_by: tuple[int, ...]) -> str:
+    """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
+    often = f"late in {late.lateness.late_count} of {late.lateness.collectives} collectives"
+    others = f"{late.versus} {'waits' if len(late.others) == 1 else 'wait'} {evidence.wait_text} a step"
+    if late.in_turn:  # the wait is only known for all of them together
+        others = f"others wait {evidence.wait_text} a step for {text.named_ranks(late.in_turn)} together"
+    if passed_on_by:
+        passes = "passes" if len(passed_on_by) == 1 else "pass"
+        others = f"{text.named_ranks(passed_on_by)} {passes} that on, and {others}"
+    return f"rank {late.rank} is {often}; {others}"
 
 
-def _takes_ns(excesses: Mapping[Measure, list[float]]) -> int:
-    """Return the excess time between collectives, for any cause."""
-    return max(_median_ns(excesses[each]) or 0 for each in (busy_ns, idling_ns, copying_ns))
+def _median_ns(excesses_ns: list[float]) -> int:
+    """Return 0 if it is not known."""
+    return round(median(excesses_ns)) if excesses_ns else 0
 
 
 def _cause(
-    evidence: Evidence,
-    rank: int,
-    others: Collection[int],
-    longer: Mapping[Measure, list[float]],
-    enough_ns: float,
-    *,
-    sleeps: bool,
+    evidence: Evidence, late: RankLateness, others: tuple[int, ...], enough_ns: float, *, sleeps: bool
 ) -> Cause | None:
     """``sleeps``: samples find it asleep at a line longer than the others. ``enough_ns`` is 0 if its
     lateness costs nothing.
     """
     if not enough_ns:
         return None
+    rank = late.rank
+
+    def more(measure: Measure) -> list[float]:
+        return excess_over(evidence, rank, others, measure)
+
     works_ns, idle_ns, copies_ns, loads_ns, delays_ns = (
-        steady_excess(longer[each]) for each in (busy_ns, idling_ns, copying_ns, loading_ns, delayed_ns)
+        steady_excess(more(each)) for each in (busy_ns, idling_ns, copying_ns, loading_ns, delayed_ns)
     )
     info = evidence.ranks[rank].info
     if info is not None and info.compute_exact:
@@ -342,15 +320,15 @@ def _cause(
     if max(works_ns, idle_ns) < enough_ns:
         return None
     if idle_ns > works_ns or on_host(info):
-        collects = longer[full_collections]
+        collects = more(full_collections)
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
     # Longer compute means a longer wait for a CPU, too.
-    if idle_ns > works_ns or median(longer[computing_ns]) < enough_ns:
+    if idle_ns > works_ns or median(more(computing_ns)) < enough_ns:
         # Sleep is the remainder of a step, so the noise of all other parts adds up in it.
-        sleeps_ns = steady_excess(longer[unexplained_ns], enough_ns / 2 if on_host(info) else 0.0)
+        sleeps_ns = steady_excess(more(unexplained_ns), enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
             return None
         if delays_ns >= sleeps_ns:
@@ -359,29 +337,24 @@ def _cause(
         idles_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
         is_slow = is_launch_bound(evidence, rank) and not (idles_long or sleeps)
         return Cause.LAUNCHING if is_slow else Cause.SLEEPING
-    late = evidence.window.lateness.of(rank) if evidence.window is not None else None
-    if cpus_are_short(evidence) and (late is None or late.share < ALWAYS):
+    if cpus_are_short(evidence) and late.share < ALWAYS:
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
-    return Cause.UNEVEN if _varies(longer[computing_ns]) else Cause.COMPUTING
+    return Cause.UNEVEN if _varies(more(computing_ns)) else Cause.COMPUTING
 
 
-def _slowed_ns(evidence: Evidence, rank: int, others: Collection[int]) -> tuple[int, int]:
+def _slowed_ns(evidence: Evidence, rank: int, others: tuple[int, ...]) -> tuple[int, int]:
     """Return `LateRank.slowed_ns`: it is clear if the overlap explains the compute."""
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
-    pairs = [
-        (computes_ns, hides_ns)
-        for step in evidence.steps
-        for computes_ns in excess(evidence, rank, others, computing_ns, [step.totals])
-        for hides_ns in excess(evidence, rank, others, hidden_ns, [step.totals])
-    ]
-    slowed = sum(0 > computes_ns >= hides_ns for computes_ns, hides_ns in pairs)
-    if not slowed or slowed < STEADY * len(pairs):
+    computes_ns, hides_ns = (
+        excess_over(evidence, rank, others, measure) for measure in (computing_ns, hidden_ns)
+    )
+    slowed = sum(0 > computes >= hides for computes, hides in zip(computes_ns, hides_ns, strict=False))
+    if not slowed or slowed < STEADY * len(computes_ns):
         return 0, 0
-    computes_ns, hides_ns = (round(-median(each)) for each in zip(*pairs, strict=True))
-    return computes_ns, hides_ns
+    return round(-median(computes_ns)), round(-median(hides_ns))
 
 
 def _varies(longer_ns: list[float]) -> bool:
@@ -401,7 +374,8 @@ def slow_host(evidence: Evidence) -> Suspect | None:
     in_pipeline = evidence.window is not None and evidence.window.in_receives
     sharing = () if in_pipeline else evidence.on_shared_gpus
     measures = loading_ns, delayed_ns, full_collections, cpu_ns, *((computing_ns,) if sharing else ())
-    excesses = {measure: each_excess(evidence, measure, steps) for measure in measures}
+    ranks = evidence.ranks
+    excesses = {measure: excess(evidence, measure, steps, ranks, ranks) for measure in measures}
     found = [
         (longer_ns, rank, cause)
         for rank in evidence.ranks
@@ -414,7 +388,7 @@ def slow_host(evidence: Evidence) -> Suspect | None:
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
     sleeps = cause is Cause.SLEEPING
     sampled = Sampled.ASLEEP if sleeps else Sampled.ALL
-    line = slow_line(evidence, rank, others, sampled) if cause in OF_THE_HOST else None
+    line = slow_line(evidence, rank, others, sampled) if cause.has_line else None
     measured = f"by the counters of the newest {text.plural(len(steps), 'step')}"
     if line is not None and sleeps:
         measured = f"by samples of its stack, ten a second: {line.describe}"

@@ -30,6 +30,7 @@ def _counter(name: str) -> Measure:
 loading_ns, delayed_ns, cpu_ns = map(_counter, ("loading_ns", "delayed_ns", "cpu_ns"))
 full_collections, hidden_ns, exposed_ns = map(_counter, ("full_collections", "hidden_ns", "exposed_ns"))
 copying_ns = _counter("copy_only_ns")
+COUNTERS = (loading_ns, delayed_ns, cpu_ns, full_collections)  # Measures that unmeasured steps have, too
 
 
 def on_host(info: RankInfo | None) -> bool:
@@ -97,38 +98,31 @@ def cpus_explain(evidence: Evidence, transfer_ns: float) -> bool:
 
 def excess(
     evidence: Evidence,
-    rank: int,
-    others: Collection[int],
     measure: Measure,
     steps: Iterable[Mapping[int, StepTotals]],
-) -> list[float]:
-    """Return the rank's excess over the others' median, for each step where it is known."""
-
-    def of(each: int, step: StepTotals) -> int | None:
-        return measure(evidence.ranks[each].info, step)
-
-    more: list[float] = []
-    for totals in steps:
-        own = of(rank, totals[rank])
-        theirs = [value for other in others if (value := of(other, totals[other])) is not None]
-        if own is not None and theirs:
-            more.append(own - median(theirs))
-    return more
-
-
-def each_excess(
-    evidence: Evidence, measure: Measure, steps: Iterable[Mapping[int, StepTotals]]
+    of: Collection[int],
+    ranks: Collection[int],
 ) -> Mapping[int, list[float]]:
-    """Return `excess` of each rank over all other ranks, by rank."""
-    infos = {rank: view.info for rank, view in evidence.ranks.items()}
+    """Return the excess of some of these ranks over the median of the others, for each step where it is
+    known.
+    """
+    infos = {rank: evidence.ranks[rank].info for rank in ranks}
     more: defaultdict[int, list[float]] = defaultdict(list)
     for totals in steps:
-        every = [(rank, measure(infos[rank], step)) for rank, step in totals.items()]
-        known = [(rank, value) for rank, value in every if value is not None]
-        ordered = sorted(value for _, value in known)
-        for rank, value in known if len(known) > 1 else ():
-            more[rank].append(value - median_without(ordered, value))
+        every = {rank: measure(info, totals[rank]) for rank, info in infos.items()}
+        ordered = sorted(amount for amount in every.values() if amount is not None)
+        for rank in of if len(ordered) > 1 else ():
+            if (own := every[rank]) is not None:
+                more[rank].append(own - median_without(ordered, own))
     return more
+
+
+@lru_cache(maxsize=64)  # of each late rank, several rules and causes ask for the same
+def excess_over(evidence: Evidence, rank: int, others: tuple[int, ...], measure: Measure) -> list[float]:
+    """Return the rank's excess over the others' median in the newest steps that have this measure."""
+    measured = [step.totals for step in evidence.steps]
+    steps = evidence.counted or measured if measure in COUNTERS else measured
+    return excess(evidence, measure, steps, (rank,), (rank, *others))[rank]
 
 
 def steady_excess(more: list[float], least: float = 0.0) -> float:

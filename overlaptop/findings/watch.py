@@ -3,7 +3,7 @@ change with the job, or on lasting evidence.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from overlaptop.findings.finding import OPPOSITES, Evidence, Finding, Findings, Key, by_key, evidence_of
@@ -28,8 +28,7 @@ replaces a finding about the whole job."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 """The same for "nothing is wrong", in time and in steps."""
 TURN_NS = 10_000_000_000
-"""Time until another first line replaces the shown one, while the job does not change. A gain that was lost
-has to be known again for this time."""
+"""Time until another first line replaces the shown one, while the job does not change."""
 LOST_NS = 30_000_000_000  # The replacement is faster if the shown line has not come up for this time
 FORGOTTEN_NS = 60_000_000_000  # A shown line that has not come up for this time is removed
 HEALTHY_MEASURED = 6
@@ -129,18 +128,6 @@ class _Held:
     cost_ns: float  # The sort key
     shown: bool
     gone_ns: int | None = None  # Time of the first look without it; None: it is found
-    lost_ns: int | None = None
-    """Time of the last look at which its gain, known before, was not. None: there was none."""
-
-    def update(self, found: Finding, at_ns: int, first_step: int) -> None:
-        if first_step != self.first_step:
-            self.lost_ns = None
-        elif found.gain_ns is None and (self.lost_ns is not None or self.finding.gain_ns is not None):
-            self.lost_ns = at_ns
-        if found.gain_ns is not None and self.lost_ns is not None and at_ns - self.lost_ns < TURN_NS:
-            measured = f"{found.measured}; its gain was not known a moment ago"
-            found = replace(found, gain_ns=None, measured=measured)
-        self.finding, self.first_step, self.gone_ns = found, first_step, None
 
 
 class SteadyFindings:
@@ -163,10 +150,10 @@ class SteadyFindings:
         now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
-            held.update(each, at_ns, first_step)
+            held.finding, held.first_step, held.gone_ns = each, first_step, None
             is_weak = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
             held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_weak else HOLD_NS)
-            cost_ns = held.finding.order_ns
+            cost_ns = each.order_ns
             if not cost_ns * REORDER > held.cost_ns > cost_ns / REORDER:
                 held.cost_ns = cost_ns
         for key in self._held.keys() - now.keys():

@@ -7,7 +7,6 @@ from msgspec.structs import replace as replaced
 
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
-from overlaptop.findings.measures import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
 
 from .jobs import LATE, PHASES, RANKS, Timeline, call, healthy, job, of_late, rules, the, timelines
@@ -105,10 +104,6 @@ def test_sleep_after_the_last_step_is_a_hang_not_a_slow_rank():
     assert rules(counted(*hung, source="host")) == set()
 
 
-def test_loading_data_is_no_sleep():
-    assert rules(counted(*asleep(60), loading_ns=of_late(60 * MS))) == {("data_loading", (LATE,))}
-
-
 def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
     evidence = job(healthy, steps=24, loading_ns=of_late(50 * MS))
     assert ("data_loading", (LATE,)) not in rules(evidence)
@@ -159,11 +154,3 @@ def test_wait_for_a_cpu_makes_transfers_long_not_ranks_late(late_ms, others_ms, 
     assert [(each.rule, each.ranks) for each in found] == told_of
     if told_of is BUSY_CPU:
         assert (found[0].certainty, found[0].gain_ns) == (Certainty.LIKELY, None)
-
-
-def test_the_excess_of_each_rank_is_that_over_all_others():
-    evidence = counted(loading_ns=lambda rank, number: None if number % 5 == rank else rank * number * MS)
-    found = each_excess(evidence, loading_ns, evidence.counted)
-    for rank in range(RANKS):
-        others = evidence.ranks.keys() - {rank}
-        assert found[rank] == excess(evidence, rank, others, loading_ns, evidence.counted)

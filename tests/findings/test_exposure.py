@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from overlaptop.findings.buckets import Model
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.find import find
-from overlaptop.findings.measures import pauses
 from overlaptop.findings.rules import slower_transfers
-from overlaptop.findings.rules.slower_transfers import KIND_STEPS, LEAST_BEFORE, LEAST_SLOW, STRETCH
+from overlaptop.findings.rules.slower_transfers import LEAST_BEFORE, LEAST_SLOW, STRETCH
 from overlaptop.fleet.waits import StepTransfer
 from overlaptop.timeline.spans import difference, from_pairs, length_ns
-from tests.fleet.builders import MS, T0, unmeasured
+from tests.fleet.builders import MS, T0
 
 from .jobs import MIB, Timeline, call, environment, gradients, knobs, names, the, timelines
 
-ENDS = (("forward", 0, 20), ("backward", 0, 50), ("backward", 1, 90), ("optimizer", 0, 100))
 ACCUMULATED = (("forward", 0, 20), ("backward", 20, 50), ("backward", 50, 90), ("optimizer", 90, 100))
 OF_COMMUNICATION = {
     "bucket_too_large", "bucket_too_small", "communication_bound", "gathered_again", "late_first_bucket",
@@ -56,9 +54,6 @@ def test_exposed_is_what_has_no_compute_beside_it(laid):
     ]
     issued = found.issued if found is not None else ()
     assert [each.exposed_transfer_ns for each in issued] == expected
-    for each, made in zip(issued, laid.calls, strict=True):
-        name, nth = next((name, nth) for name, nth, end in ENDS if made.start_ns < end * MS)
-        assert (each.phase, each.nth) == (name, nth)
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,29 +78,6 @@ def test_where_few_steps_are_split_these_do_not_stand_for_all(every, is_known):
     assert (exposure(timelines(lay, steps=12)) is not None) == is_known
 
 
-@pytest.mark.parametrize("step_s", [0.5, 5])
-@pytest.mark.parametrize("measured_every", [1, 2])
-def test_of_long_steps_as_many_as_are_split_stand_for_the_rest(step_s, measured_every):
-    laid = Timeline(1000 * step_s, ((0, 600 * step_s),), (call("allreduce_", 600 * step_s, 800 * step_s),))
-
-    def told(totals, detail):
-        if totals.step % measured_every:
-            least = unmeasured(totals.rank, totals.step, step_s * 1000)
-            return [msgspec.structs.replace(least, start_ns=totals.start_ns)]
-        return totals, detail
-
-    found = exposure(timelines(lambda *_: laid, steps=50, told=told))
-    assert found.exposed_transfer_ns == pytest.approx(200 * step_s * MS)
-
-
-def test_a_kernel_that_computes_and_communicates_is_no_pause():
-    laid = Timeline(100, ((20, 40), (60, 90)), (call("allreduce_", 90, 100),), fused=((0, 20), (40, 60)))
-    detail = timelines(lambda *_: laid).steps[-1].details[0]
-    assert len(pauses(detail)) == 0
-    bare = msgspec.structs.replace(detail, fused_spans_ns=())
-    assert pauses(bare).tolist() == [[0, 20 * MS], [40 * MS, 60 * MS]]
-
-
 @given(
     st.integers(1, 10**9), st.integers(0, 10**9), st.floats(0, 1e7), st.floats(0, 100), st.integers(1, 500)
 )
@@ -119,14 +91,6 @@ def test_even_buckets_take_what_one_stream_takes_to_send_them(total, backward_ns
     assert model.exposed_ns(count) == pytest.approx(exposed_ns, rel=1e-9, abs=2)
 
 
-def test_the_best_size_of_buckets_is_as_calculus_has_it():
-    # Sending takes as long as backward: it begins with the first of k buckets, at backward / k, and ends
-    # k alpha + bytes / beta later. The least of that is at k = sqrt(backward / alpha).
-    model = Model(64 * MIB, backward_ns=256_000, alpha_ns=1_000, ns_per_byte=256_000 / (64 * MIB))
-    assert (model.best_mib(), model.count(4)) == (4, 16)
-    assert model.exposed_ns(16) == 2 * 16_000
-
-
 # Transfers that become slower
 
 BEFORE, SLOW = LEAST_BEFORE * STRETCH, LEAST_SLOW * STRETCH
@@ -136,15 +100,6 @@ SETTLED = [40] * 60
 def exposed(rank, number, end_ms=380):
     """An all-reduce with nothing beside it."""
     return Timeline(500, ((0, 300), (end_ms, 500)), (call("allreduce_", 300, end_ms),))
-
-
-def on_cpus(delayed_ms):
-    facts = {"source": "host", "device": "cpu", "backend": "gloo"}
-    waits = None if delayed_ms is None else delayed_ms * MS
-    return timelines(
-        exposed, steps=24, infos=lambda rank: facts,
-        told=lambda totals, detail: (msgspec.structs.replace(totals, delayed_ns=waits), detail),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -177,15 +132,11 @@ def test_what_they_take_now_and_took_before_is_said(evidence):
     [
         ([40] * BEFORE + [60] * SLOW, True),
         ([40] * BEFORE + [59] * SLOW, False),
-        ([40] * (BEFORE - 1) + [60] * SLOW, False),
         (SETTLED + [80] * (SLOW - STRETCH // 2 - 1), False),
         (SETTLED + [80] * SLOW + [40] * (STRETCH // 2 + 1), False),  # it is over
-        (SETTLED + [80, 80, 80, 40, 80] * 8, True),
         (SETTLED + [80, 40] * 40, False),
-        (SETTLED + [80] * 160, True),  # for most of the time
         ([20] * 20 + [40] * 100, False),  # few were fast, at the start
         ((SETTLED + [80] * 15) * 4, False),  # it comes and goes
-        ([], False),
     ],
 )
 def test_they_take_longer_since_one_time(evidence, takes_ms, is_found):
@@ -195,15 +146,10 @@ def test_they_take_longer_since_one_time(evidence, takes_ms, is_found):
 @pytest.mark.parametrize(
     ("kind", "is_found"),
     [
-        ({"size": lambda number: MIB}, True),
-        ({"size": lambda number: MIB - 1}, False),
         ({"size": lambda number: (25 + (number >= 80)) * MIB}, False),
         ({"collectives": lambda number: 1 + (number >= 80)}, False),
         # Every fourth does something else.
         ({"size": lambda number: (25 if number % 4 else 50) * MIB}, True),
-        # So do the newest, up to half of those that decide.
-        ({"size": lambda number: (25 + (number >= 120 - KIND_STEPS // 2)) * MIB}, True),
-        ({"size": lambda number: (25 + (number >= 119 - KIND_STEPS // 2)) * MIB}, False),
     ],
 )
 def test_only_steps_are_compared_that_move_the_same(evidence, kind, is_found):
@@ -222,9 +168,12 @@ def test_noise_is_not_taken_for_it_even_where_it_lasts(evidence, seed, kept_up):
     assert not any(list(slower_transfers.look(each)) for each in looks)
 
 
-@pytest.mark.parametrize(("delayed_ms", "is_found"), [(10, True), (11, False), (None, False)])
+@pytest.mark.parametrize(("delayed_ms", "is_found"), [(10, True), (11, False)])
 def test_nothing_is_said_where_busy_cpus_move_the_bytes(delayed_ms, is_found):
-    assert is_slower(on_cpus(delayed_ms), SETTLED + [80] * 20) is is_found
+    def told(totals, detail):
+        return msgspec.structs.replace(totals, delayed_ns=delayed_ms * MS), detail
+
+    assert is_slower(timelines(exposed, steps=24, told=told), SETTLED + [80] * 20) is is_found
 
 
 def test_nothing_is_said_of_transfers_that_compute_hides():

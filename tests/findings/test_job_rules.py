@@ -5,9 +5,8 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
-from overlaptop.findings.finding import Certainty, evidence_of
+from overlaptop.findings.finding import evidence_of
 from overlaptop.findings.rules.jitter import JITTER_SHARE
 from overlaptop.wire.devices import GpuLink, NodeShare
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
@@ -91,7 +90,6 @@ ONE = (40, 50, 25)
 usual = reduces((30, 34, 1), (40, 50, 25), (52, 62, 25), (64, 74, 25), (76, 81, 12))
 # 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
 latent = reduces(*((22 + 3 * at, 25 + 3 * at, 1) for at in range(20)), (82, 88, 4), compute=SHORT)
-alike = reduces(*((22 + 3 * at, 25 + 3 * at, 1) for at in range(21)), compute=SHORT)
 TAKE = [9, 4, 2, 12, 9, 3, 1, 12]
 no_line = reduces(
     *((22 + sum(TAKE[:at]), 22 + sum(TAKE[: at + 1]), 1 + 3 * (at % 2)) for at in range(8)), compute=SHORT
@@ -100,7 +98,6 @@ large_last = reduces((40, 60, 50), (70, 90, 50), compute=((0, 70), (90, 100)))
 late_first = reduces((60, 68, 25), (68, 74, 25), (74, 80, 25), (80, 86, 25), compute=((0, 72), (90, 100)))
 copied = reduces(ONE, copies=((84, 89),))
 copied_before = reduces(ONE, compute=((0, 50), (55, 80), (90, 100)), copies=((50, 55),))
-copied_beside = reduces(ONE, compute=((0, 50), (90, 100)), copies=((50, 80),), fused=((81, 90),))
 gap = reduces(ONE, compute=((0, 18), (22, 100)))
 no_gap = reduces(ONE, compute=((0, 18), (22, 100)), fused=((18, 22),))
 NO_VIEW = ddp(25, [25], gradient_as_bucket_view=False)
@@ -169,12 +166,14 @@ NARROW = {"pcie_generation": 4, "pcie_width": 8}
 FEWER = [device(0), device(1, nvlink_count=12), *sampled()]
 
 
-def all_to_all(bytes_of, op="alltoall_base_"):
+def all_to_all(bytes_of):
     """A job in which one all-to-all takes the place of the all-reduce."""
 
     def changed(detail):
         start_ns, end_ns = detail.comm_spans_ns
-        moved = CollectiveSpan(op, bytes_of(detail.rank), "experts", False, start_ns, end_ns, detail.step)
+        moved = CollectiveSpan(
+            "alltoall_base_", bytes_of(detail.rank), "experts", False, start_ns, end_ns, detail.step
+        )
         return replace(detail, collectives=(moved,))
 
     return job(healthy, changed=changed)
@@ -240,7 +239,6 @@ fuses = partial(step, [call("allreduce_", 90, 100)], ((20, 40), (60, 90)))
 FOUND = {
     # The rule, the gain in ms (None: of any size), and words of the finding.
     "communication_bound": [
-        (by(long, gradients([100])), 60, "overlap alone leaves 60.0 ms exposed"),
         (by(long, gradients([100])), 60, "over 4 micro-batches, all but the last in"),
         (by(long, FSDP2), 60, "set_requires_gradient_sync(False)"),
         (by(small), None, "20 of 20 collectives move less than 256 KiB each"),
@@ -248,16 +246,13 @@ FOUND = {
     "one_after_the_other": [
         (by(apart, *environment(CUDA_LAUNCH_BLOCKING="1")), 30, "unset CUDA_LAUNCH_BLOCKING"),
         (by(apart, *environment(TORCH_NCCL_BLOCKING_WAIT="true")), 30, "unset TORCH_NCCL_BLOCK"),
-        (by(apart, *environment(TORCH_NCCL_BLOCKING_WAIT="0")), 30, "allreduce in backward"),
         (by(broadcasts), 35, "allreduce in backward (3 a step): issue it with async_op=True"),
         (by(behind), 30, "allreduce after backward (1 a step) could begin beside backward: with"),
         (by(apart, *ONE_CONNECTION), 30, "allreduce in backward"),
-        (by(apart, *TIMED, **HOST), 30, "allreduce in backward"),
         (by(gathers(LAYERS), DEEP), 20, ".item()"),
         (by(apart, *commanded(prefetch_forward=None)), 30, "overlaptop set prefetch_forward=2"),
     ],
     "timing_events": [
-        (by(apart, *TIMED), 30, "unset TORCH_NCCL_ENABLE_TIMING"),
         (by(apart, *TIMED, FSDP2), 30, "unset TORCH_NCCL_ENABLE_TIMING"),
     ],
     "one_queue": [(by(apart, *ONE_CONNECTION, FSDP2), 30, "unset CUDA_DEVICE_MAX_CONNECTIONS")],
@@ -267,7 +262,6 @@ FOUND = {
     ],
     "bucket_too_large": [(by(large_last, *ddp(50, [10] * 10)), None, "smaller ones can save")],
     "late_first_bucket": [
-        (by(late_first, *FIRST_HUGE), None, "2 gradients, the largest of 300 MiB"),
         (by(late_first, *FIRST_HUGE), None, "without bucket_cap_mb"),
         (by(late_first, *ddp(25, [25] * 4, find_unused_parameters=True)), None, "static_graph=True"),
     ],
@@ -312,13 +306,10 @@ FOUND = {
     ],
     "own_cost": [(lambda: costs(0.05, 0.01), None, "makes steps +5.0 % ± 1.0")],
     "uneven_experts": [
-        (lambda: all_to_all(one_more), None, "rank 2 moves 2.00 times the mean"),
         (lambda: all_to_all(one_more), None, "24.0 MiB there, 8.00 MiB on the rank that moves least"),
     ],
     "short_cpus": [
-        (lambda: waits(30, 25), 25, "25.0 ms a step for a CPU"),
         (lambda: waits(30, 25, cpus=EIGHT, limit_percent=150), 25, ": its container may use 1.5 of 8 CPUs"),
-        (lambda: waits(30, 25, cpus=EIGHT, limit_percent=800), 25, "other threads use the 8 CPUs"),
         (lambda: waits(30, 25, cpus=(EIGHT[0], ("8", 1))), 25, ": other threads use the 1 CPU of 1 rank"),
         (lambda: waits(30, 25, cpus=(("0", 1), ("0", 1))), 25, ": 2 ranks share 1 CPU"),
     ],
@@ -348,7 +339,6 @@ RANKS_OF = {
 }  # fmt: skip
 """Findings about some ranks. Others are about the whole job, or vary."""
 VARY = {"degraded_link", "ranks_differ"}
-NOT_OF_EXPOSED = {"gradient_copies", "unused_parameters", "own_cost", "short_cpus", "data_loading"}
 
 
 @pytest.mark.parametrize(
@@ -366,9 +356,6 @@ def test_rule_says_what_to_do_and_what_it_wins(rule, evidence, gain_ms, words):
     assert rule in VARY or found.ranks == RANKS_OF.get(rule, ())
     if gain_ms is not None:
         assert found.gain_ns == pytest.approx(gain_ms * MS, rel=0.01)
-    mean = exposure(evidence)
-    if mean is not None and rule not in NOT_OF_EXPOSED and found.gain_ns is not None:
-        assert found.gain_ns <= max(mean.exposed_transfer_ns, evidence.exposed_wait_ns)
 
 
 OF_OVERLAP = {"one_after_the_other", "communication_bound"}
@@ -386,29 +373,18 @@ SILENT = {
         {"bucket_too_small", "bucket_too_large"},
     ),
     "buckets far off a line": (by(no_line, *ddp(1, [1] * 20)), {"bucket_too_small"}),
-    "buckets of one size": (by(alike, *ddp(1, [1] * 21)), {"bucket_too_small"}),
     "copies in backward": (by(copied_before, *NO_VIEW), None),
-    "copies beside kernels": (by(copied_beside, *NO_VIEW), None),
     "gradients are views": (by(copied, *ddp(25, [25])), None),
-    "views are not known": (by(copied, *ddp(25, [25], gradient_as_bucket_view=None)), None),
-    "no copies": (by(usual, *NO_VIEW), None),
     "idle times are not seen": (by(gap, *SEARCHING, exact=False), None),
     "the gap computes": (by(no_gap, *SEARCHING), None),
-    "no gap": (by(usual, *SEARCHING), None),
     "static graph": (by(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True)), None),
     "reduced in the last micro-batch": (
         by(accumulating(("allreduce_", 70, 90)), *ddp(25, [25])), {"reduced_every_micro_step"},
     ),
-    "reduces little": (
-        by(accumulating(("allreduce_", 25, 45, 1e-5), ("allreduce_", 70, 90, 1e-5)), *ddp(25, [25])),
-        {"reduced_every_micro_step"},
-    ),
     "gathers longer than a layer": (by(gathers(LAYERS, gather_ms=9), SHALLOW), {"prefetch_too_shallow"}),
     "gathers of another wrapper": (by(gathers(LAYERS)), {"prefetch_too_shallow"}),
     "only the first gather is exposed": (by(first_only, SHALLOW, *memory(20, 20)), None),
-    "memory is not known": (by(again, DEEP), None),
     "no memory": (by(gathers((0.1, -10), (55, 65, 75, 85), mib=2000), DEEP, *memory(140, 20)), None),
-    "as many links": (by(half_exposed, device(0), device(1), *sampled()), {"degraded_link"}),
     "another GPU": (
         by(half_exposed, device(0), device(1, nvlink_count=12, gpu_name="other"), *sampled()),
         {"degraded_link"},
@@ -417,9 +393,7 @@ SILENT = {
         by(half_exposed, device(0), device(1, **NARROW), *OVER_PCIE), {"degraded_link"},
     ),
     "a group hardly slower": (by(in_pairs(6), ranks=4), {"degraded_link"}),
-    "peer to peer on": (by(half_exposed, *environment(NCCL_P2P_DISABLE="0")), {"peer_to_peer_off"}),
     "peer to peer of CPUs": (by(half_exposed, *NO_P2P, **HOST), {"peer_to_peer_off"}),
-    "one host": (by(half_exposed, device(0), device(1)), {"slow_between_hosts"}),
     "hosts with unknown links": (by(half_exposed, **TWO_HOSTS), {"slow_between_hosts"}),
     "tensor parallelism on one host": (by(in_pairs(), ranks=4), {"tensor_parallel_between_hosts"}),
     "data parallelism between hosts": (
@@ -427,21 +401,14 @@ SILENT = {
         {"tensor_parallel_between_hosts"},
     ),
     "own cost within the error": (lambda: costs(0.05, 0.021), {"own_cost"}),
-    "little own cost": (lambda: costs(0.004, 0.001), {"own_cost"}),
-    "own cost below zero": (lambda: costs(-0.1, 0.01), {"own_cost"}),
     "even experts": (lambda: all_to_all(lambda rank: (10 + rank) << 20), {"uneven_experts"}),
-    "experts of unknown size": (lambda: all_to_all(lambda _: None), {"uneven_experts"}),
-    "another operation": (lambda: all_to_all(one_more, op="allgather_"), {"uneven_experts"}),
     "one rank waits for a CPU": (lambda: waits(30, 2), {"short_cpus"}),
-    "ranks wait a little for a CPU": (lambda: waits(5, 5), {"short_cpus"}),
     "ranks wait in few steps": (lambda: waits(30, 30, steps=8), {"short_cpus"}),
     "begins with a fused kernel": (by(fuses(fused=FUSED)), {"data_loading"}),
     "ranks differ by a step's edge": (
         lambda: reducing(lambda rank, at: (25,) * (2 + (rank == at % 3))), {"ranks_differ"},
     ),
-    "ranks do the same": (lambda: reducing(lambda *_: (25, 12)), None),
     "stages idle for longer": (lambda: stages(10, 10, 10, 10), {"pipeline_bubble", "uneven_stages"}),
-    "stages hardly idle": (lambda: stages(90, 90, 90, 90), {"pipeline_bubble", "uneven_stages"}),
     "an exchange in each layer": (
         lambda: stages(50, 80, micro_batches=40), {"pipeline_bubble", "uneven_stages"},
     ),
@@ -470,21 +437,14 @@ def test_tensor_parallelism_between_hosts_is_named_by_its_group():
     assert all("at most 2, the ranks of one host" in each for each in advice.values())
 
 
-def test_measured_bound_repeats_no_figure():
-    found = the(timelines(long, gradients([100])), "communication_bound")
-    assert found.certainty is Certainty.MEASURED
-    assert " ms" not in found.measured
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_late_stages_that_change_are_no_jitter(together):
-    evidence = evidence_of(seen(gpipe, 4, 4, together=together, steps=20))
+def test_late_stages_that_change_are_no_jitter():
+    evidence = evidence_of(seen(gpipe, 4, 4, steps=20))
     assert evidence.window.share > JITTER_SHARE
     assert names(evidence) == {"pipeline_bubble"}
 
 
 @pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+@pytest.mark.parametrize("micro_batches", [2, 8])
 def test_more_micro_batches_win_what_the_bubble_s_finding_says(schedule, micro_batches):
     few, many = (
         evidence_of(seen(schedule, 4, number, takes=lambda _, number=number: 8 / number, steps=20))
@@ -496,7 +456,7 @@ def test_more_micro_batches_win_what_the_bubble_s_finding_says(schedule, micro_b
 
 @pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
 @pytest.mark.parametrize("micro_batches", [4, 16])
-@pytest.mark.parametrize("slow", [0, 1, 3])
+@pytest.mark.parametrize("slow", [0, 1])
 def test_equal_stages_win_what_the_finding_says(schedule, micro_batches, slow):
     def lasts(takes):
         return evidence_of(seen(schedule, 4, micro_batches, takes=takes, steps=20))

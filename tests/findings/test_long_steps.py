@@ -120,11 +120,9 @@ NOTHING = {
     "warming up": lambda _: stalls(when=lambda number: number < 20 and number % 4 == 0),
     "regular for a moment": lambda _: stalls(when=lambda number: number in (40, 43, 46, 49)),
     "every second step": lambda _: stalls(when=lambda number: number % 2 == 0),
-    "stalls that cost little": lambda _: stalls(when=lambda at: at in (5, 205, 309, 377), steps=400),
     "any rank at any time": lambda draw: job(
         lambda *_: [("compute", 60), *[("idle", STALL_MS)] * (draw.random() < 0.1)], ranks=2, steps=STEPS
     ),
-    "noise": lambda draw: job(lambda *_: [("compute", 60 * draw.gauss(1, 0.15))], ranks=2, steps=STEPS),
     "collections": lambda _: stalls(full_collections=in_tenth(1)),
     "late in each step": lambda _: job(
         lambda rank, number: [("compute", 60), *[("idle", 60 + 90 * tenth(number))] * (rank == LATE)],

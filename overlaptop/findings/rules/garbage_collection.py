@@ -9,7 +9,7 @@ from statistics import fmean, median
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
 from overlaptop.findings.late import Cause, LateRank, late_ranks, suspects
-from overlaptop.findings.measures import full_collections
+from overlaptop.findings.measures import excess_over, full_collections
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
@@ -26,7 +26,8 @@ def look(evidence: Evidence) -> Findings:
     for each in found:
         does, more = "computes", ""
         if isinstance(each, LateRank):
-            does, collections = "takes", fmean(each.excesses[full_collections])
+            does = "takes"
+            collections = fmean(excess_over(evidence, each.rank, each.others, full_collections))
             more = f"it makes {collections:.1f} full collections a step more; {each.takes_text}"
         does = f" collects garbage and {does} {each.longer} than {each.versus}"
         yield each.finding(does, ADVICE, Certainty.LIKELY, more)

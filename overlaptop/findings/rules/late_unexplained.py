@@ -11,7 +11,7 @@ from overlaptop import text
 from overlaptop.findings.finding import VAGUE_STEPS, Certainty, Evidence, Finding, Findings
 from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import LateRank, caused_wait_ns, late_ranks, slow_host
-from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, idling_ns
+from overlaptop.findings.measures import STEADY, busy_ns, cpus_are_short, excess_over, idling_ns
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
@@ -50,16 +50,20 @@ def look(evidence: Evidence) -> Findings:
         measured=_measured(evidence, late),
         advice=f"T shows the ranks' timelines side by side{more}",
         certainty=Certainty.POSSIBLE,
-        gain_ns=max(each.gain_without() for each in late),
+        gain_ns=max(each.gain_ns or 0 for each in late),
         ranks=ranks,
     )
 
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
-    seen = any(each.excesses[busy_ns] or each.excesses[idling_ns] for each in late)
+    seen = any(
+        excess_over(evidence, each.rank, each.others, measure)
+        for each in late
+        for measure in (busy_ns, idling_ns)
+    )
     unseen = "ranks' compute and idle times are not seen"
     if len(late) == 1:
-        return f"{late[0].describe}; {late[0].takes_text if seen else unseen}"
+        return f"{late[0].measured}; {late[0].takes_text if seen else unseen}"
     assert evidence.window is not None
     return (
         f"they are late in {sum(each.lateness.late_count for each in late)} of "

@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Findings:
             bound = f"rank {longest}'s CPU {needs}"
         yield Finding(
             title=f"rank {late.rank} trails by {evidence.wait_text}, which costs nothing: {bound}",
-            measured=late.describe,
+            measured=late.measured,
             advice="nothing to fix on this rank: shorten the step on all ranks",
             certainty=Certainty.LIKELY,
             gain_ns=0,

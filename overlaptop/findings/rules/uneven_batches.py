@@ -61,8 +61,7 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
     for step, waits in split:
         late = waits.main_late_rank
         if late is not None and late in step.totals:
-            others = step.totals.keys() - {late}
-            longer_ns = excess(evidence, late, others, computing_ns, [step.totals])
+            longer_ns = excess(evidence, computing_ns, [step.totals], (late,), step.totals)[late]
             explained.extend((late, ns) for ns in longer_ns if ns >= enough_ns)
     if not explained or len(explained) < LATE_SHARE * len(split):
         return None
