@@ -61,18 +61,13 @@ def until_known(pairs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_difference_is_seldom_called_one(kind):
+@pytest.mark.parametrize("change", [0.0, 0.05])
+def test_the_interval_holds_the_true_difference(kind, change):
+    """So no difference is seldom called one."""
     random, runs = np.random.default_rng(7), 300
-    called = sum(until_known(pairs_of(random, kind, 0.0, LOOKS[-1])).differs for _ in range(runs))
-    assert called / runs < 0.085  # 5 in 100, and three standard errors
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_interval_holds_the_true_difference(kind):
-    random, runs = np.random.default_rng(8), 300
-    found = [until_known(pairs_of(random, kind, 0.05, LOOKS[-1])) for _ in range(runs)]
-    held = sum(each.low <= 0.05 <= each.high for each in found)
-    assert held / runs > 0.93
+    found = [until_known(pairs_of(random, kind, change, LOOKS[-1])) for _ in range(runs)]
+    held = sum(each.low <= change <= each.high for each in found)
+    assert held / runs > 0.915  # 95 in 100, less three standard errors
 
 
 @pytest.mark.parametrize("kind", ["white", "drifting", "jumping", "skewed"])
@@ -81,13 +76,6 @@ def test_a_change_by_a_twentieth_is_found_in_a_few_trials(kind):
     found = [until_known(pairs_of(random, kind, 0.05, LOOKS[-1])) for _ in range(50)]
     assert all(each.differs for each in found)
     assert np.median([each.pairs for each in found]) <= LOOKS[1]
-
-
-def test_one_slow_trial_hides_no_difference():
-    pairs = [Pair(110 + at / 10, 100) for at in range(LOOKS[1] - 1)] + [Pair(1000, 100)]
-    effect = relative(pairs)
-    assert effect.low > 0.05
-    assert effect.centre == pytest.approx(0.106, abs=0.01)
 
 
 def test_too_few_trials_give_no_interval():
@@ -106,19 +94,10 @@ def test_jitter_widens_a_slope_upwards_only():
     assert blurred.high == pytest.approx(sharp.high + 0.2)
 
 
-@pytest.mark.parametrize(("delay_ns", "reach"), [(8_000_000, 0.0375), (1_000_000, 0.1)])
-def test_waking_after_a_delay_is_no_growth_of_a_slope(delay_ns, reach):
+def test_waking_after_a_delay_is_no_growth_of_a_slope():
     """As much as was seen on GPUs, where nothing else was in the way."""
-    grown_ns = round(delay_ns * (1 + 0.9 * reach))
-    effect = slope([Pair(4e7 + grown_ns, 4e7, delay_ns)] * LOOKS[0])
+    effect = slope([Pair(48_250_000, 40_000_000, 8_000_000)] * LOOKS[0])
     assert effect.low < 1 < effect.centre
-    assert effect.woken == pytest.approx(reach)
-
-
-def test_a_difference_is_judged_at_the_looks_only():
-    pairs = [Pair(110 + at, 100) for at in range(LOOKS[1])]
-    known = [count for count in range(1, len(pairs) + 1) if is_known(relative(pairs[:count]))]
-    assert known == [LOOKS[0], LOOKS[1]]
 
 
 @given(st.lists(st.floats(1, 1000), min_size=7, max_size=30), st.floats(0.5, 2), st.floats(1, 1e6))

@@ -53,9 +53,8 @@ def test_each_difference_is_found_within_its_interval():
     assert len(set(rounds)) > 1
 
 
-@pytest.mark.parametrize("drift", [0, 1 / 50])
-def test_values_alike_make_no_difference_even_on_a_drifting_machine(drift):
-    job = LiveJob(lambda _value: 100 + job._number * drift if job else 100)
+def test_values_alike_make_no_difference_even_on_a_drifting_machine():
+    job = LiveJob(lambda _value: 100 + job._number / 50 if job else 100)
     state = run(trying(job, (50, 100)), job)
     assert {verdict(each) for each in state.tried} == {"no difference"}
     assert best_of(job.knob, state).line == "bucket_cap_mb 25 MiB: no value tried is shorter"
@@ -87,12 +86,6 @@ def test_disturbed_steps_are_left_out(disturb):
     assert state.present_ns == pytest.approx(valley(60)(25) * MS, rel=0.01)
 
 
-def test_short_steps_are_tried_for_longer():
-    job = LiveJob(lambda value: valley(60)(value) / 50)
-    run(trying(job, (200,)), job, lambda state: bool(job.sent))
-    assert argument(job.sent[0], "steps") > 200
-
-
 def test_budget_ends_them_with_what_is_known():
     job = LiveJob(noise=0.2)
     state = run(trying(job, budget_steps=300), job)
@@ -118,9 +111,8 @@ def test_only_a_value_that_ranks_refuse_at_first_is_left_out(values, pairs, refu
     job = LiveJob()
     trials = trying(job, values)
     run(trials, job, lambda state: len(state.tried[0].pairs) == pairs)
-    asked = len(job.sent)
     job.refuses = "its model is compiled"
-    run(trials, job, sent(asked + 1)(job))
+    run(trials, job, sent(len(job.sent) + 1)(job))
     job.refuses = ""
     state = run(trials, job)
     assert (sum(bool(each.refused) for each in state.tried), state.failed) == (refused, False)
@@ -139,12 +131,11 @@ def test_delays_that_add_up_to_too_much_are_refused():
         (lambda job: setattr(job, "busy", 10_000), "another command is under way"),
         (lambda job: setattr(job, "fails", "rank 1 does not answer"), "rank 1 does not answer"),
         (lambda job: setattr(job, "doubts", True), "not known whether the trial was made: "),
-        (lambda job: job.person_sets(2), "somebody else changed the job: set "),
         (lambda job: job.person_sets(2, OTHER), "somebody else changed the job: set "),
         (lambda job: job.fleet.set_hub_state(HubState.LOST), "the connection to the job broke and did not"),
         (lambda job: job.end(), "the job ended"),
     ],
-    ids=["stays busy", "fails again", "in doubt", "another value", "another knob", "stays lost", "ends"],
+    ids=["stays busy", "fails again", "in doubt", "another knob", "stays lost", "ends"],
 )
 def test_what_makes_trials_worthless_ends_them(breaks, why):
     job = LiveJob()
@@ -191,15 +182,11 @@ def test_values_that_cannot_be_tried_are_refused(values, changes_work, why):
 
 
 @pytest.mark.parametrize(
-    ("critical", "noise", "ranks", "verdicts"),
-    [
-        ({1: 1.0}, 0.005, (0, 1), ["slack", "critical"]),
-        ({0: 0.5}, 0.005, (0,), ["partly critical"]),
-        ({0: 1.0}, 1.5, (0,), ["not known"]),
-    ],
+    ("critical", "ranks", "verdicts"),
+    [({1: 1.0}, (0, 1), ["slack", "critical"]), ({0: 0.5}, (0,), ["partly critical"])],
 )
-def test_slopes_of_critical_and_slack_ranks_are_found(critical, noise, ranks, verdicts):
-    job = LiveJob(lambda _value: 50.0, critical=critical, noise=noise)
+def test_slopes_of_critical_and_slack_ranks_are_found(critical, ranks, verdicts):
+    job = LiveJob(lambda _value: 50.0, critical=critical)
     job.tick()
     state = run(delay_ranks(job, ranks, 5 * MS, HOST, budget_steps=3000), job)
     assert [slack_verdict(each) for each in state.tried] == verdicts
