@@ -6,7 +6,7 @@ the step's length minus the longest such time of the others. The rest of their w
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from statistics import fmean, median
@@ -26,6 +26,7 @@ from overlaptop.findings.measures import (
     is_launch_bound,
     loading_ns,
 )
+from overlaptop.fleet.waits import WORTH_SHARE
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -79,10 +80,34 @@ def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: floa
     return fmean(min(theirs, own + cause_ns) for theirs, own in zip(theirs_ns, late.ahead_ns, strict=True))
 
 
-def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
-    """Return how much longer steps have become since the job changed, if that shows what the finding about
-    a late rank gains: it is about as much, and the others did not wait for the rank before. Else None. A
-    CPU that became busy then may cost any time: other threads wait for it, too.
+def sure_gain(evidence: Evidence, blamed: Finding, *, by_change: bool) -> Finding:
+    """Return the finding about a late rank. Its gain is what the job lost when it changed, if that shows
+    it, and not known if it may be a mere variation of the steps. ``by_change``: no other rank may have
+    caused the change.
+    """
+    lost_ns = _lost_by_change_ns(evidence, blamed) if by_change else None
+    if lost_ns is not None:
+        since = f"steps take {text.duration(lost_ns)} longer since step {evidence.first}"
+        blamed = replace(blamed, measured=f"{blamed.measured}; {since}", gain_ns=round(lost_ns))
+    is_little = blamed.gain_share is not None and blamed.gain_share <= WORTH_SHARE
+    if blamed.gain_ns is None or is_little:  # an unknown gain would be listed before all others
+        return blamed
+    # A change of the steps is the surer measure, and has no part of what measuring adds.
+    most = MOST_WANDERING if lost_ns is None else MOST_WANDERING_BY_CHANGE
+    adds_ns = evidence.step_ns - evidence.usual_ns if evidence.steps and lost_ns is None else 0.0
+    if evidence.wander_ns > most * blamed.gain_ns:
+        why = f"steps wander by {text.duration(evidence.wander_ns)}"
+    elif adds_ns > MOST_BY_MEASURING * blamed.gain_ns:
+        why = f"measuring makes steps longer by {text.duration(adds_ns)}"
+    else:
+        return blamed
+    return replace(blamed, measured=f"{blamed.measured}; {why}, which hides the gain", gain_ns=None)
+
+
+def _lost_by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
+    """Return how much longer steps have become since the job changed, if that is about what the finding
+    promises, and the others did not wait for the rank before; else None. A CPU that became busy then may
+    cost any time: other threads wait for it, too.
     """
     before, (rank,), promised_ns = evidence.before, blamed.ranks, blamed.gain_ns or 0
     before_ns, now_ns = usual_ns(before), usual_ns(evidence.counted)
@@ -105,19 +130,6 @@ def by_change_ns(evidence: Evidence, blamed: Finding) -> float | None:
     if exposes_ns is None or -exposes_ns > EXPLAINS * promised_ns:
         return None
     return longer_ns if promised_ns / ABOUT <= longer_ns <= promised_ns * ABOUT else None
-
-
-def hidden_by(evidence: Evidence, gain_ns: int, *, by_change: bool) -> str:
-    """Return why nobody can tell whether a late rank costs this much; empty: one can. ``by_change``: steps
-    became longer by it, which is the surer measure, and has no part of what measuring adds.
-    """
-    most = MOST_WANDERING_BY_CHANGE if by_change else MOST_WANDERING
-    if evidence.wander_ns > most * gain_ns:
-        return f"steps wander by {text.duration(evidence.wander_ns)}"
-    adds_ns = evidence.step_ns - evidence.usual_ns if evidence.steps and not by_change else 0.0
-    if adds_ns > MOST_BY_MEASURING * gain_ns:
-        return f"measuring makes steps longer by {text.duration(adds_ns)}"
-    return ""
 
 
 def own_times(

@@ -67,15 +67,14 @@ def test_no_finding_promises_more_than_what_is_exposed(laid, with_ddp):
             assert 0 < each.gain_ns <= exposure(evidence).exposed_transfer_ns
 
 
-@pytest.mark.parametrize(("every", "is_known"), [(3, False), (1, True)])
-def test_where_few_steps_are_split_these_do_not_stand_for_all(every, is_known):
+def test_where_few_steps_are_split_these_do_not_stand_for_all():
     def lay(rank, number):
-        """The ends agree in every n-th step only, in which the all-reduce is long."""
-        ms = 14 if number % every == 0 else 1
+        """The ends agree in every third step only, in which the all-reduce is long."""
+        ms = 1 if number % 3 else 14
         made = call("allreduce_", 22, 22 + ms - (0.9 * (rank == 0) if ms == 1 else 0))
         return Timeline(22 + ms, ((0, 22),), (made,))
 
-    assert (exposure(timelines(lay, steps=12)) is not None) == is_known
+    assert exposure(timelines(lay, steps=12)) is None
 
 
 @given(
@@ -107,16 +106,16 @@ def evidence():
     return timelines(exposed, steps=24)
 
 
-def transfers(takes_ms, size=lambda number: 25 * MIB, collectives=lambda number: 1):
+def transfers(takes_ms, mib=lambda number: 25):
     """A step each half second."""
     return tuple(
-        StepTransfer(number, T0 + number * 500 * MS, collectives(number), size(number), ms * MS)
+        StepTransfer(number, T0 + number * 500 * MS, 1, mib(number) * MIB, ms * MS)
         for number, ms in enumerate(takes_ms)
     )
 
 
-def is_slower(evidence, *args, **how):
-    return "slower_transfers" in names(replace(evidence, transfers=transfers(*args, **how)))
+def is_slower(evidence, *args):
+    return "slower_transfers" in names(replace(evidence, transfers=transfers(*args)))
 
 
 def test_what_they_take_now_and_took_before_is_said(evidence):
@@ -132,10 +131,8 @@ def test_what_they_take_now_and_took_before_is_said(evidence):
     [
         ([40] * BEFORE + [60] * SLOW, True),
         ([40] * BEFORE + [59] * SLOW, False),
-        (SETTLED + [80] * (SLOW - STRETCH // 2 - 1), False),
         (SETTLED + [80] * SLOW + [40] * (STRETCH // 2 + 1), False),  # it is over
         (SETTLED + [80, 40] * 40, False),
-        ([20] * 20 + [40] * 100, False),  # few were fast, at the start
         ((SETTLED + [80] * 15) * 4, False),  # it comes and goes
     ],
 )
@@ -144,25 +141,21 @@ def test_they_take_longer_since_one_time(evidence, takes_ms, is_found):
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_found"),
+    ("mib", "is_found"),
     [
-        ({"size": lambda number: (25 + (number >= 80)) * MIB}, False),
-        ({"collectives": lambda number: 1 + (number >= 80)}, False),
-        # Every fourth does something else.
-        ({"size": lambda number: (25 if number % 4 else 50) * MIB}, True),
+        (lambda number: 25 + (number >= 80), False),
+        (lambda number: 25 if number % 4 else 50, True),  # every fourth does something else
     ],
 )
-def test_only_steps_are_compared_that_move_the_same(evidence, kind, is_found):
-    assert is_slower(evidence, [40] * 80 + [80] * 40, **kind) is is_found
+def test_only_steps_are_compared_that_move_the_same(evidence, mib, is_found):
+    assert is_slower(evidence, [40] * 80 + [80] * 40, mib) is is_found
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kept_up", [0.0, 0.8])
-def test_noise_is_not_taken_for_it_even_where_it_lasts(evidence, seed, kept_up):
-    """``kept_up``: of what a step is slower than usual, so much is left in the next one."""
-    dice, strays, takes_ms = random.Random(seed), 0.0, []
+def test_noise_is_not_taken_for_it_even_where_it_lasts(evidence):
+    """Of what a step is slower than usual, most is left in the next one."""
+    dice, strays, takes_ms = random.Random(1), 0.0, []
     for _ in range(300):
-        strays = kept_up * strays + (1 - kept_up**2) ** 0.5 * dice.gauss(0, 0.2)
+        strays = 0.8 * strays + 0.6 * dice.gauss(0, 0.2)
         takes_ms.append(40 * math.exp(strays))
     looks = (replace(evidence, transfers=transfers(takes_ms[:upto])) for upto in range(len(takes_ms)))
     assert not any(list(slower_transfers.look(each)) for each in looks)
@@ -174,11 +167,6 @@ def test_nothing_is_said_where_busy_cpus_move_the_bytes(delayed_ms, is_found):
         return msgspec.structs.replace(totals, delayed_ns=delayed_ms * MS), detail
 
     assert is_slower(timelines(exposed, steps=24, told=told), SETTLED + [80] * 20) is is_found
-
-
-def test_nothing_is_said_of_transfers_that_compute_hides():
-    hidden = Timeline(500, ((0, 500),), (call("allreduce_", 300, 380),))
-    assert not is_slower(timelines(lambda *_: hidden, steps=24), SETTLED + [80] * 20)
 
 
 def test_a_running_job_is_seen_to_become_slower():

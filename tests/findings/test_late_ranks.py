@@ -1,7 +1,6 @@
 """Why a rank is late: the right rank, the right cause, and what mending it can win."""
 
 import dataclasses
-import re
 from functools import partial
 
 import pytest
@@ -14,7 +13,7 @@ from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.fleet.waits import HOST_WORTH_SHARE
 from overlaptop.wire.devices import NodeShare
 from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, RankEnd
-from tests.fleet.builders import MS, T0, numa, sample, stacks
+from tests.fleet.builders import MS, T0, numa, sample
 
 from .jobs import HOST, LATE, RANKS, STEPS, TRANSFER_MS, healthy, host, job, late, names, of_late, the
 from .jobs import rules as all_rules
@@ -53,10 +52,6 @@ NOTHING_TO_FIND = {
     "few steps": by(COMPUTES, steps=5),
     "a little late": by(late(("compute", 2))),
     "left by all others": by(COMPUTES, *LEFT, only=lambda rank, number: rank == LATE or number < STEPS - 5),
-    "loads beside a busy GPU": by(lambda *_: [("compute", 80)], loading_ns=lambda *_: 20 * MS),
-    "sleeps in most steps only": by(
-        late(("idle", 20), amount=lambda number: 1.5 if number % 3 else 0.05), *HOST, **ALIKE
-    ),
     "small kernels with a lead": by(lambda *_: SMALL, launch_lead_ns=lambda *_: 20 * MS),
     "one long pause": by(lambda *_: [("compute", 20), ("idle", 20)], launch_lead_ns=lambda *_: 0),
 }  # fmt: skip
@@ -67,25 +62,12 @@ def test_where_nobody_is_late_nothing_is_found(what):
     assert find(NOTHING_TO_FIND[what]()) == ()
 
 
-def clocks():
-    low = {"sm_clock_hz": 1_200_000_000, "throttle_reasons": ("power cap",)}
-    return [
-        sample(rank, **(low if rank == LATE else {"sm_clock_hz": 1_900_000_000})) for rank in range(RANKS)
-    ]
-
-
-def few_cpus(rank):
-    return numa(
-        rank, state="no gpu", cpu_set="3", advice="", cpu_nodes=(NodeShare(0, 1 if rank == LATE else 8),)
-    )
-
-
-WRONG_NODE = numa(
-    LATE,
-    state="wrong node",
-    reason="runs on node 1, its GPU is on node 0",
-    advice="numactl --cpunodebind=0",
-)
+CLOCKS = [sample(rank, sm_clock_hz=10**8 * (12 if rank == LATE else 19)) for rank in range(RANKS)]
+FEW_CPUS = [
+    numa(rank, state="no gpu", advice="", cpu_nodes=(NodeShare(0, 1 if rank == LATE else 8),))
+    for rank in range(RANKS)
+]
+WRONG_NODE = numa(LATE, state="wrong node", reason="runs on node 1", advice="numactl --cpunodebind=0")
 CAUSES = {
     "slow_compute": by(COMPUTES),
     "uneven_batches": by(late(("compute", 20), amount=lambda number: 0.2 + number % 4)),
@@ -95,17 +77,16 @@ CAUSES = {
     "data_loading": by(IDLES, loading_ns=of_late(21 * MS, MS)),
     "busy_cpu": by(IDLES, delayed_ns=of_late(20 * MS, MS)),
     "garbage_collection": by(IDLES, full_collections=of_late(1)),
-    "low_clock": by(COMPUTES, *clocks()),
+    "low_clock": by(COMPUTES, *CLOCKS),
     "placement": by(IDLES, WRONG_NODE),
     "busy_cpu, without a GPU": by(IDLES, *HOST, **ALIKE, delayed_ns=of_late(20 * MS)),
     "slow_compute, without a GPU": by(COMPUTES, *HOST, **SLOW_CPU),
     "late_launch, without a GPU": by(IDLES, *HOST, **ALIKE),
     "data_loading, without a GPU": by(IDLES, *HOST, **ALIKE, loading_ns=of_late(20 * MS)),
     "garbage_collection, without a GPU": by(IDLES, *HOST, **SLOW_CPU, full_collections=of_late(3)),
-    "placement, without a GPU": by(IDLES, *HOST, *map(few_cpus, range(RANKS)), **ALIKE),
+    "placement, without a GPU": by(IDLES, *HOST, *FEW_CPUS, **ALIKE),
     # What a CPU does while its GPU has work is no cause.
     "slow_compute, loads beside it": by(COMPUTES, loading_ns=of_late(30 * MS)),
-    "late_launch, one long pause": by(IDLES, **NO_LEAD),
 }
 
 
@@ -136,33 +117,18 @@ def test_compute_that_waiting_slows_is_told_beside_the_cause(slower_ms, beside_m
     assert slowed == ([(0, 2, 3)] if is_found else [])
 
 
-@pytest.mark.parametrize(
-    ("own", "says"), [(1, "the others, on 1 thread where others have 8"), (8, "the others")]
-)
-def test_slow_rank_with_fewer_threads_is_told_so(own, says):
-    threads = [EnvironmentFacts(rank, (), own if rank == LATE else 8) for rank in range(RANKS)]
-    found = the(
-        job(late(("compute", 20)), *HOST, *threads, cpu_ns=of_late(80 * MS, 60 * MS)), "slow_compute"
-    )
-    assert found.title.endswith(f" longer than {says}")
-    assert ("OMP_NUM_THREADS" in found.advice) == (own == 1)
+def test_slow_rank_with_fewer_threads_is_told_so():
+    threads = [EnvironmentFacts(rank, (), 1 if rank == LATE else 8) for rank in range(RANKS)]
+    found = the(job(COMPUTES, *HOST, *threads, **SLOW_CPU), "slow_compute")
+    assert found.title.endswith(" longer than the others, on 1 thread where others have 8")
+    assert "OMP_NUM_THREADS" in found.advice
 
 
-@pytest.mark.parametrize(
-    ("delayed_ms", "found"),
-    [(1, {("slow_compute", (LATE,)), ("uneven_batches", ())}), (40, {("slow_compute", (LATE,))})],
-)
-def test_where_cpus_are_short_only_who_is_always_late_is_slow(delayed_ms, found):
-    delayed = {"delayed_ns": lambda rank, number: delayed_ms * MS}
-    one = job(COMPUTES, *HOST, **SLOW_CPU, **delayed)
-    by_turns = job(
-        lambda rank, number: [*healthy(rank, number), ("compute", 20 * (rank == number % RANKS))], *HOST,
-        cpu_ns=lambda rank, number: (60 + 20 * (rank == number % RANKS)) * MS, **delayed,
-    )  # fmt: skip
-    assert rules(one) | rules(by_turns) - {("jitter", ())} == found
-    # Others would use the CPU time that it leaves.
-    assert (the(one, "slow_compute").gain_ns is None) == (delayed_ms == 40)
-    assert "late_unexplained" not in names(one) | names(by_turns)
+@pytest.mark.parametrize("delayed_ms", [1, 40])
+def test_gain_is_unknown_where_cpus_are_short(delayed_ms):
+    """Others would use the CPU time that it leaves."""
+    found = the(job(COMPUTES, *HOST, **SLOW_CPU, delayed_ns=lambda *_: delayed_ms * MS), "slow_compute")
+    assert (found.gain_ns is None) == (delayed_ms == 40)
 
 
 SINCE = 8  # Of the 20 steps that count, the last 14 are then of a fault
@@ -185,14 +151,6 @@ def test_what_began_with_the_lateness_is_its_cause(first, rule, told, facts):
     }
     does = late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01)
     assert rules(job(does, *facts, steps=22, **ALIKE, **since)) == {(rule, (LATE,))}
-
-
-def test_slow_cpu_asleep_at_a_line_wins_what_it_sleeps():
-    samples = [stacks(rank, 0, 200, asleep=40 * (rank == LATE), forward=120) for rank in range(4)]
-    evidence = job(late(*SMALL), *samples, **NO_LEAD)
-    (found,) = find(evidence)
-    assert (found.rule, found.line) == ("late_launch", "train.py:1 in forward")
-    assert found.gain_ns == pytest.approx(0.2 * evidence.step_ns, rel=0.1)
 
 
 def test_sleep_in_a_launch_bound_job_is_a_sleep():
@@ -243,14 +201,6 @@ def test_unexplained_ranks_late_in_turn_are_one_finding():
     assert (found.rule, found.ranks, found.gain_ns) == ("late_unexplained", (1, 3), 20 * MS)
     assert found.title == "why ranks 1, 3 are late in turn is not known"
     assert "they are late in 40 of 40 collectives" in found.measured
-
-
-def test_ranks_late_in_turn_are_told_with_whom_they_compare():
-    found = [each for each in ask(by_turns("compute", steady_ms=15)) if each.rule == "slow_compute"]
-    assert [each.ranks for each in found] == [(1,), (3,)]
-    waits = r"in \d+ of 40 collectives; others wait \S+ ms a step for ranks 1, 3"
-    assert all(each.title.endswith(" a step longer than ranks 0, 2") for each in found)
-    assert all(re.search(waits, each.measured) for each in found)
 
 
 def test_rank_that_waits_in_another_group_passes_the_blame_on():

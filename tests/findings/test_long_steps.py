@@ -118,7 +118,6 @@ def test_steps_are_regular_since_they_began_to_be():
 
 NOTHING = {
     "warming up": lambda _: stalls(when=lambda number: number < 20 and number % 4 == 0),
-    "regular for a moment": lambda _: stalls(when=lambda number: number in (40, 43, 46, 49)),
     "every second step": lambda _: stalls(when=lambda number: number % 2 == 0),
     "any rank at any time": lambda draw: job(
         lambda *_: [("compute", 60), *[("idle", STALL_MS)] * (draw.random() < 0.1)], ranks=2, steps=STEPS
