@@ -29,8 +29,6 @@ HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 TURN_NS = 10_000_000_000
 """Time until another first line replaces the shown one, while the job does not change."""
 LOST_NS = 30_000_000_000  # A shown line that has not come up for this time is removed
-HEALTHY_MEASURED = 6
-"""Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
 KEPT_NS = 15_000_000_000  # After a change the earlier line stays for this time, until there is a new one
 LONG_NS = 10_000_000_000  # After this time without a first line the screen names the missing data
 REORDER = 1.25  # Findings keep their order until a gain changes by this factor
@@ -157,8 +155,7 @@ class SteadyFindings:
         for key in self._held.keys() - now.keys():
             held = self._held[key]
             held.gone_ns = at_ns if held.gone_ns is None else held.gone_ns
-            is_past, is_vague = held.first_step != first_step, held.finding.rule in VAGUE
-            stays_ns = HOLD_NS if is_vague else VAGUE_HOLD_NS if is_past else TURN_NS
+            stays_ns = HOLD_NS if held.finding.rule in VAGUE else TURN_NS
             if not held.shown or at_ns - held.gone_ns >= stays_ns:
                 del self._held[key]
         return tuple(each.finding for each in self._shown)
@@ -234,10 +231,7 @@ class SteadyLine:
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
         """Return whether the line has come up for long enough to be shown."""
-        window, is_healthy = snapshot.wait_window, line.kind in NOBODY_LATE
-        is_past_problem = self._past_ns is not None and self._shown and self._shown.kind not in NOBODY_LATE
-        if is_past_problem and is_healthy and window and window.steps < HEALTHY_MEASURED:
-            return False
+        is_healthy = line.kind in NOBODY_LATE
         # The line alternates between these two if exposed communication is near the limit.
         key = NOBODY_LATE if is_healthy else line.key
         if self._other[0] != key:

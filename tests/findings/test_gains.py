@@ -123,19 +123,6 @@ def test_gain_is_bounded_by_the_waiting_host_unless_it_is_blocked(how):
     assert trails(evidence) == (not gain_ms)
 
 
-def test_host_that_loses_its_lead_needed_less_before():
-    def evidence(lost_ms):
-        return job(
-            lambda rank, _: [("compute", COMPUTE_MS), *[("idle", 50)] * (rank == LATE)], ranks=2,
-            host_ns=lambda *_: 70 * MS,
-            launch_lead_ns=lambda rank, number: (900 - lost_ms * number) * MS * (rank != LATE),
-        )  # fmt: skip
-
-    assert why_late(evidence(9)).gain_ns == pytest.approx(50 * MS, rel=0.01)
-    assert not trails(evidence(9))
-    assert trails(evidence(1))
-
-
 def usual_steps(evidence, length):
     """The evidence with as many steps more that were not measured, of this length as a share of theirs."""
     unmeasured = [

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import evidence_of
-from overlaptop.findings.rules.jitter import JITTER_SHARE
 from overlaptop.wire.devices import GpuLink, NodeShare
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
 from tests.fleet.builders import GB, MS, device, info, numa, sample
@@ -57,10 +56,6 @@ behind = reduces(
     (60, 90), compute=((0, 60), (90, 100)),
     phases=(("forward", 0, 20), ("backward", 20, 60), ("optimizer", 90, 100)),
 )  # fmt: skip
-broadcasts = step(
-    [call("broadcast_", 5, 10), *(call("allreduce_", *each) for each in THREE)],
-    ((0, 5), (10, 30), *APART[1:]),
-)
 HOST = {"infos": lambda rank: {"device": "cpu"}}
 TWO_HOSTS = {"infos": lambda rank: {"host": "gpu-a" if rank % 2 else "gpu-b"}}
 FSDP2 = knobs(prefetch_forward=None, prefetch_backward=None)
@@ -89,15 +84,10 @@ SHORT = ((0, 60), (90, 100))
 ONE = (40, 50, 25)
 # 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
 latent = reduces(*((22 + 3 * at, 25 + 3 * at, 1) for at in range(20)), (82, 88, 4), compute=SHORT)
-TAKE = [9, 4, 2, 12, 9, 3, 1, 12]
-no_line = reduces(
-    *((22 + sum(TAKE[:at]), 22 + sum(TAKE[: at + 1]), 1 + 3 * (at % 2)) for at in range(8)), compute=SHORT
-)
 large_last = reduces((40, 60, 50), (70, 90, 50), compute=((0, 70), (90, 100)))
 late_first = reduces((60, 68, 25), (68, 74, 25), (74, 80, 25), (80, 86, 25), compute=((0, 72), (90, 100)))
 copied = reduces(ONE, copies=((84, 89),))
 gap = reduces(ONE, compute=((0, 18), (22, 100)))
-no_gap = reduces(ONE, compute=((0, 18), (22, 100)), fused=((18, 22),))
 NO_VIEW = ddp(25, [25], gradient_as_bucket_view=False)
 SEARCHING = ddp(25, [25], find_unused_parameters=True)
 FIRST_HUGE = ddp(25, [1, 300, 1, 1, 1])
@@ -192,25 +182,6 @@ def reducing(sizes_of):
     return timelines(lay, ranks=3)
 
 
-# Pipelines
-
-
-def stages(*compute_ms, micro_batches=4, fused=False):
-    """Each rank computes for so many ms, and sends and receives once for each micro-batch."""
-
-    def lay(rank, number):
-        each_ms, busy_ms = 100 / micro_batches, compute_ms[rank] / micro_batches
-        begins = [at * each_ms for at in range(micro_batches)]
-        busy = tuple((begin, begin + busy_ms) for begin in begins)
-        calls = tuple(
-            call("coalesced recv_+send", begin + busy_ms, begin + each_ms - 0.1, 4, "7 mesh_pp")
-            for begin in begins
-        )
-        return Timeline(100, () if fused else busy, calls, fused=busy * fused)
-
-    return timelines(lay, ranks=len(compute_ms))
-
-
 # Others
 
 
@@ -242,19 +213,15 @@ FOUND = {
     ],
     "one_after_the_other": [
         (by(apart, *environment(CUDA_LAUNCH_BLOCKING="1")), 30, "unset CUDA_LAUNCH_BLOCKING"),
-        (by(broadcasts), 35, "allreduce in backward (3 a step): issue it with async_op=True"),
+        (by(apart), 30, "allreduce in backward (3 a step): issue it with async_op=True"),
         (by(behind), 30, "allreduce after backward (1 a step) could begin beside backward: with"),
         (by(apart, *commanded(prefetch_forward=None)), 30, "overlaptop set prefetch_forward=2"),
     ],
-    "timing_events": [
-        (by(apart, *TIMED, FSDP2), 30, "unset TORCH_NCCL_ENABLE_TIMING"),
-    ],
+    "timing_events": [(by(apart, *TIMED, FSDP2), 30, "unset TORCH_NCCL_ENABLE_TIMING")],
     "one_queue": [(by(apart, *ONE_CONNECTION, FSDP2), 30, "unset CUDA_DEVICE_MAX_CONNECTIONS")],
     "bucket_too_small": [(by(latent, *LATENT), None, "a latency of 2.00 ms each")],
     "bucket_too_large": [(by(large_last, *ddp(50, [10] * 10)), None, "smaller ones can save")],
-    "late_first_bucket": [
-        (by(late_first, *FIRST_HUGE), None, "without bucket_cap_mb"),
-    ],
+    "late_first_bucket": [(by(late_first, *FIRST_HUGE), None, "without bucket_cap_mb")],
     "gradient_copies": [(by(copied, *NO_VIEW), 5, "gradient_as_bucket_view=True")],
     "unused_parameters": [(by(gap, *SEARCHING), 4, "find_unused_parameters=False")],
     "reduced_every_micro_step": [
@@ -301,20 +268,9 @@ FOUND = {
             "steps: more 1 allreduce_ of 12.0 MiB; fewer 1 allreduce_ of 25.0 MiB",
         ),
     ],
-    "pipeline_bubble": [
-        # Four stages and four micro-batches: 3/7 of the step.
-        (lambda: stages(58, 58, 58, 58, fused=True), 32.14, "n_microbatches=16 leaves 15.8 %"),
-    ],
-    "uneven_stages": [
-        (
-            lambda: stages(50, 50, 80, 40), 18.75,
-            "move layers worth 31.2 % of its compute away from rank 2, towards rank 3",
-        ),
-    ],
 }  # fmt: skip
 RANKS_OF = {
     "timing_events": (0, 1), "one_queue": (0, 1), "peer_to_peer_off": (0, 1), "uneven_experts": (2,),
-    "pipeline_bubble": (0, 1, 2, 3), "uneven_stages": (2,),
 }  # fmt: skip
 """Findings about some ranks. Others are about the whole job, or vary."""
 VARY = {"degraded_link", "ranks_differ"}
@@ -347,12 +303,9 @@ SILENT = {
     "DDP issues collectives": (by(behind, *ddp(25, [25])), {"one_after_the_other"}),
     "the last bucket is too large": (by(large_last, *ddp(50, [10] * 10)), OF_OVERLAP),
     "buckets without a GPU": (
-        by(latent, *LATENT, infos=lambda rank: {"source": "host"}),
-        {"bucket_too_small", "bucket_too_large"},
+        by(latent, *LATENT, infos=lambda rank: {"source": "host"}), {"bucket_too_small"},
     ),
-    "buckets far off a line": (by(no_line, *ddp(1, [1] * 20)), {"bucket_too_small"}),
     "gradients are views": (by(copied, *ddp(25, [25])), None),
-    "the gap computes": (by(no_gap, *SEARCHING), None),
     "static graph": (by(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True)), None),
     "reduced in the last micro-batch": (
         by(accumulating(("allreduce_", 70, 90)), *ddp(25, [25])), {"reduced_every_micro_step"},
@@ -360,10 +313,6 @@ SILENT = {
     "gathers longer than a layer": (by(gathers(LAYERS, gather_ms=9), SHALLOW), {"prefetch_too_shallow"}),
     "only the first gather is exposed": (by(first_only, SHALLOW, *memory(20, 20)), None),
     "no memory": (by(gathers((0.1, -10), (55, 65, 75, 85), mib=2000), DEEP, *memory(140, 20)), None),
-    "PCIe that is not used": (
-        by(half_exposed, device(0), device(1, **NARROW), *OVER_PCIE), {"degraded_link"},
-    ),
-    "a group hardly slower": (by(in_pairs(6), ranks=4), {"degraded_link"}),
     "peer to peer of CPUs": (by(half_exposed, *NO_P2P, **HOST), {"peer_to_peer_off"}),
     "tensor parallelism on one host": (by(in_pairs(), ranks=4), {"tensor_parallel_between_hosts"}),
     "own cost within the error": (lambda: costs(0.05, 0.021), {"own_cost"}),
@@ -372,10 +321,6 @@ SILENT = {
     "begins with a fused kernel": (by(fuses(fused=FUSED)), {"data_loading"}),
     "ranks differ by a step's edge": (
         lambda: reducing(lambda rank, at: (25,) * (2 + (rank == at % 3))), {"ranks_differ"},
-    ),
-    "stages idle for longer": (lambda: stages(10, 10, 10, 10), {"pipeline_bubble", "uneven_stages"}),
-    "an exchange in each layer": (
-        lambda: stages(50, 80, micro_batches=40), {"pipeline_bubble", "uneven_stages"},
     ),
 }  # fmt: skip
 """Jobs, and the rules that find nothing in them; None: all."""
@@ -402,9 +347,7 @@ def test_tensor_parallelism_between_hosts_is_named_by_its_group():
 
 
 def test_late_stages_that_change_are_no_jitter():
-    evidence = evidence_of(seen(gpipe, 4, 4, steps=20))
-    assert evidence.window.share > JITTER_SHARE
-    assert names(evidence) == {"pipeline_bubble"}
+    assert names(evidence_of(seen(gpipe, 4, 4, steps=20))) == {"pipeline_bubble"}
 
 
 @pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
@@ -414,26 +357,28 @@ def test_more_micro_batches_win_what_the_bubble_s_finding_says(schedule, micro_b
         evidence_of(seen(schedule, 4, number, takes=lambda _, number=number: 8 / number, steps=20))
         for number in (micro_batches, 16)
     )
-    won_ns = few.step_ns - many.step_ns
-    assert the(few, "pipeline_bubble").gain_ns == pytest.approx(won_ns, rel=0.15)  # transfers take as long
+    won_ns, found = few.step_ns - many.step_ns, the(few, "pipeline_bubble")
+    assert found.gain_ns == pytest.approx(won_ns, rel=0.15)  # transfers take as long
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.advice.startswith("n_microbatches=16 leaves 15.8 %")
 
 
 @pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward])
-@pytest.mark.parametrize("micro_batches", [4, 16])
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize(("micro_batches", "slow"), [(4, 0), (16, 1)])
 def test_equal_stages_win_what_the_finding_says(schedule, micro_batches, slow):
     def lasts(takes):
         return evidence_of(seen(schedule, 4, micro_batches, takes=takes, steps=20))
 
     uneven, even = lasts(lambda stage: 2 if stage == slow else 1), lasts(lambda stage: 5 / 4)
-    found = [each.gain_ns for each in find(uneven) if each.rule == "uneven_stages"]
-    assert sum(found) == pytest.approx(uneven.step_ns - even.step_ns, rel=0.04, abs=3 * MS)
+    found = [each for each in find(uneven) if each.rule == "uneven_stages"]
+    won_ns = sum(each.gain_ns for each in found)
+    assert won_ns == pytest.approx(uneven.step_ns - even.step_ns, rel=0.04, abs=3 * MS)
+    assert all(f" of its compute away from rank {slow}, towards rank " in each.advice for each in found)
 
 
 @pytest.mark.parametrize(
     ("before", "loading_ms", "named"),
     [(3, None, "uneven_stages"), (1, None, "slow_compute"), (None, 90, "data_loading")],
-    ids=["slow from the start", "since a change", "loads data"],
 )
 def test_only_a_stage_slow_from_the_start_has_more_layers(before, loading_ms, named):
     def stage(takes, **changes):

@@ -136,19 +136,15 @@ SINCE = 8  # Of the 20 steps that count, the last 14 are then of a fault
 
 @pytest.mark.parametrize("facts", [(), HOST])
 @pytest.mark.parametrize(
-    ("first", "rule", "told"),
+    ("first", "rule", "counter", "much"),
     [
-        (SINCE, "data_loading", {"loading_ns": 20 * MS}),
-        (SINCE, "busy_cpu", {"delayed_ns": 20 * MS}),
-        (11, "garbage_collection", {"full_collections": 1}),
-        (12, "late_launch", {}),
+        (SINCE, "data_loading", "loading_ns", 20 * MS),
+        (SINCE, "busy_cpu", "delayed_ns", 20 * MS),
+        (11, "garbage_collection", "full_collections", 1),
     ],
 )
-def test_what_began_with_the_lateness_is_its_cause(first, rule, told, facts):
-    since = {
-        name: lambda rank, number, much=much: much * (rank == LATE and number >= first)
-        for name, much in told.items()
-    }
+def test_what_began_with_the_lateness_is_its_cause(first, rule, counter, much, facts):
+    since = {counter: lambda rank, number: much * (rank == LATE and number >= first)}
     does = late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01)
     assert rules(job(does, *facts, steps=22, **ALIKE, **since)) == {(rule, (LATE,))}
 

@@ -109,13 +109,6 @@ def test_rank_that_stalls_now_and_then_is_named():
     assert found.title == f"rank 1 takes 300 ms longer in {len(stalled)} of {STEPS - min(stalled)} steps"
 
 
-def test_steps_are_regular_since_they_began_to_be():
-    begun = stalls(
-        when=lambda number: number in (25, 39, 44) or (number >= 60 and tenth(number)), steps=130
-    )
-    assert "every 10th step" in the(begun, "long_steps").title
-
-
 NOTHING = {
     "warming up": lambda _: stalls(when=lambda number: number < 20 and number % 4 == 0),
     "every second step": lambda _: stalls(when=lambda number: number % 2 == 0),

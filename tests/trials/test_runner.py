@@ -10,7 +10,7 @@ from overlaptop.trials.runner import WARM_UP_STEPS
 from overlaptop.trials.settings import best_of, try_values, verdict
 from overlaptop.trials.slack import delay_ranks
 from overlaptop.trials.slack import verdict as slack_verdict
-from overlaptop.wire.commands import HOST, TRIAL, argument
+from overlaptop.wire.commands import HOST, argument
 from overlaptop.wire.knobs import Knob
 from tests.fleet.builders import MS
 
@@ -46,7 +46,6 @@ def test_each_difference_is_found_within_its_interval():
     assert [verdict(each) for each in state.tried] == ["longer", "longer", "shorter", "longer"]
     assert state.present_ns == pytest.approx(job.step_ms(25) * MS, rel=0.01)
     # They came one at a time, in changing order.
-    assert {command.name for command in job.sent} == {TRIAL}
     order = [argument(command, "value") for command in job.sent]
     rounds = [tuple(order[at : at + len(VALUES)]) for at in range(0, 16, len(VALUES))]
     assert all(sorted(each) == sorted(VALUES) for each in rounds)
@@ -71,13 +70,7 @@ def of_a_capture(job):
     job.capture(30)
 
 
-def of_earlier_trials(job):
-    first = trying(job, (1,))
-    run(first, job, lambda state: job._under_way is not None and job.values[-1] == 1)
-    first.stop()
-
-
-@pytest.mark.parametrize("disturb", [of_warm_up, of_a_capture, of_earlier_trials])
+@pytest.mark.parametrize("disturb", [of_warm_up, of_a_capture])
 def test_disturbed_steps_are_left_out(disturb):
     job = LiveJob()
     disturb(job)
@@ -104,9 +97,7 @@ def test_stopped_they_leave_nothing_to_undo():
     assert (len(job.sent), job.value, job.values[-1]) == (3, 25, 25)
 
 
-@pytest.mark.parametrize(
-    ("values", "pairs", "refused"), [(VALUES, 0, 1), ((50,), 2, 0)], ids=["at first", "after trials"]
-)
+@pytest.mark.parametrize(("values", "pairs", "refused"), [(VALUES, 0, 1), ((50,), 2, 0)])
 def test_only_a_value_that_ranks_refuse_at_first_is_left_out(values, pairs, refused):
     job = LiveJob()
     trials = trying(job, values)
@@ -135,7 +126,6 @@ def test_delays_that_add_up_to_too_much_are_refused():
         (lambda job: job.fleet.set_hub_state(HubState.LOST), "the connection to the job broke and did not"),
         (lambda job: job.end(), "the job ended"),
     ],
-    ids=["stays busy", "fails again", "in doubt", "another knob", "stays lost", "ends"],
 )
 def test_what_makes_trials_worthless_ends_them(breaks, why):
     job = LiveJob()
