@@ -93,16 +93,11 @@ def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | No
     """
     every = _every_share(evidence, Sampled.ALL)
     both = [every[each] for each in (rank, other) if each in every]
-    known = [each for each in both if sum(each.of_line.values()) > MOSTLY]
-    if len(known) < 2:
+    if len(both) < 2 or any(sum(each.of_line.values()) <= MOSTLY for each in both):
         return None
-    own, theirs = known
-    error = sqrt(0.5 / min(own.samples, theirs.samples))
-    lines = own.of_line.keys() | theirs.of_line.keys()
-    more = max(
-        (abs(own.of_line.get(each, 0.0) - theirs.of_line.get(each, 0.0)) for each in lines), default=0.0
-    )
-    return more if more >= max(LEAST_MORE, ERRORS * error) else 0.0, error
+    lines = slow_line(evidence, rank, (other,)), slow_line(evidence, other, (rank,))
+    more = max((line.more for line in lines if line is not None), default=0.0)
+    return more, sqrt(0.5 / min(each.samples for each in both))
 
 
 def common_line(evidence: Evidence, share: float) -> ScriptLine | None:

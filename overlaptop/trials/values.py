@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
@@ -58,11 +60,9 @@ def _ladder(values: Sequence[int], around: int | None) -> Sequence[int]:
     """
     if len(values) <= MOST_VALUES:
         return values
-    steps = range(MOST_VALUES)
     if around:
-        rungs = [around * 2.0 ** (step - MOST_VALUES // 2) for step in steps]
+        rungs = [around * 2.0 ** (step - MOST_VALUES // 2) for step in range(MOST_VALUES)]
     else:
         shift = max(0, 1 - values[0])
-        low, factor = values[0] + shift, (values[-1] + shift) / (values[0] + shift)
-        rungs = [low * factor ** (step / (MOST_VALUES - 1)) - shift for step in steps]
+        rungs = list(np.geomspace(values[0] + shift, values[-1] + shift, MOST_VALUES) - shift)
     return sorted({values[min(bisect_left(values, round(rung)), len(values) - 1)] for rung in rungs})

@@ -7,7 +7,6 @@ late in most steps nonetheless, without a steady cause.
 from collections import Counter
 from functools import lru_cache
 from statistics import mean
-from typing import NamedTuple
 
 from overlaptop import text
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
@@ -26,28 +25,21 @@ def look(evidence: Evidence) -> Findings:
         yield each.finding(does, ADVICE, Certainty.POSSIBLE)
     found = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute(evidence)
     if found is not None:
+        longer, waits = map(text.duration, found)
         yield Finding(
-            title=f"another rank computes {text.duration(found.longer_ns)} longer than the others in each "
-            "step",
-            measured="in most steps that is the late one, and a rank waits "
-            f"{text.duration(found.wait_ns)} a step",
+            title=f"another rank computes {longer} longer than the others in each step",
+            measured=f"in most steps that is the late one, and a rank waits {waits} a step",
             advice=ADVICE,
             certainty=Certainty.LIKELY,
-            gain_ns=min(found.wait_ns, found.longer_ns),
+            gain_ns=min(found),
         )
 
 
-class LateByCompute(NamedTuple):
-    """A different rank is late in each step, because of its compute."""
-
-    longer_ns: int  # Mean extra compute of the steps' late ranks, compared with the others
-    wait_ns: int  # Mean exposed wait of a rank in these steps
-
-
 @lru_cache(maxsize=1)  # three rules ask for the same
-def late_by_compute(evidence: Evidence) -> LateByCompute | None:
-    """Return the mean extra compute and wait. None if late ranks do not compute longer, one rank is nearly
-    always late, waiting costs little, or CPUs are short.
+def late_by_compute(evidence: Evidence) -> tuple[int, int] | None:
+    """Return by how much the steps' late ranks compute longer than the others, and the exposed wait of a
+    rank: means, ns. None if late ranks do not compute longer, one rank is nearly always late, waiting
+    costs little, or CPUs are short.
     """
     if evidence.window is None or cpus_are_short(evidence):
         return None
@@ -68,4 +60,4 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
     most = Counter(rank for rank, _ in explained).most_common(1)[0][1]
     if most >= STEADY * len(explained):
         return None
-    return LateByCompute(round(mean(ns for _, ns in explained)), window.exposed_wait_ns)
+    return round(mean(ns for _, ns in explained)), window.exposed_wait_ns
