@@ -132,8 +132,7 @@ BUSY_CPU, BOUND = [("busy_cpu", (LATE,))], [("communication_bound", ())]
 
 
 @pytest.mark.parametrize(
-    ("late_ms", "others_ms", "told_of"),
-    [(15, 0, BOUND), (50, 0, BUSY_CPU), (25, 5, [])],
+    ("late_ms", "others_ms", "told_of"), [(15, 0, BOUND), (50, 0, BUSY_CPU), (25, 5, [])]
 )
 def test_wait_for_a_cpu_makes_transfers_long_not_ranks_late(late_ms, others_ms, told_of):
     def lay(rank, _):

@@ -13,14 +13,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import named_late
 from tests.fleet.builders import MS, stacks
 
-from .jobs import (
-    LATE,
-    Timeline,
-    call,
-    healthy,
-    job,
-    timelines,
-)
+from .jobs import LATE, Timeline, call, healthy, job, timelines
 
 COMPUTE_MS = 10
 
@@ -105,10 +98,7 @@ OWN = {
     "spins while the other works": ({"lines": ({"item": 8}, {"work": 8}), "cpu_ms": (55, 55)}, 50),
     "sleeps while the other sleeps": ({"lines": ({"item": 8}, {"sleep": 8})}, 50),
     "not known, without lines": ({"lines": ({}, {})}, 50),
-    "in a synchronisation": (
-        {"lead_ms": (60, 0), "least_lead_ns": (1, 0)},
-        50,
-    ),
+    "in a synchronisation": ({"lead_ms": (60, 0), "least_lead_ns": (1, 0)}, 50),
     "needs longer than its GPU": ({"host_ns": (32, 70)}, 38),
     "needs the whole step": ({"host_ns": (70, 70)}, 0),
 }

@@ -123,10 +123,7 @@ def test_job_without_a_dataloader_is_told_the_line_instead():
 
 @pytest.mark.parametrize(
     ("loading_ns", "facts", "begins"),
-    [
-        (0, [], "make batches while the GPU works"),
-        (MS, AT_LINE, "where batches come from a DataLoader"),
-    ],
+    [(0, [], "make batches while the GPU works"), (MS, AT_LINE, "where batches come from a DataLoader")],
 )
 def test_idle_starts_are_told_where_batches_may_come_from(loading_ns, facts, begins):
     assert the(idle_at_first(loading_ns, *facts), "data_loading").advice.startswith(begins)

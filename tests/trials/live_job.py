@@ -119,30 +119,24 @@ class LiveJob(FakeSession):
             if in_trial and at.command.knob:
                 value = commands.argument(at.command, "value")
             elif in_trial:
-                delay_ns = self._delay(at.command)
+                rank, late_ns = (commands.argument(at.command, name) for name in ("rank", "delay_ns"))
+                self.delays.append((rank, late_ns))
+                delay_ns = late_ns * self.critical.get(rank, 0.0)  # By how much the step grows
             if not in_trial and not (trial and switching):
                 self._finish(at)
                 value = self.value
         self.values.append(value)
         length_ms = self.step_ms(value) * math.exp(self._random.normal() * self.noise) + delay_ns / MS
         captured = number < self._captured_until
-        if switching or captured:
+        disturbed = {"exposed_ns": None, "comm_ns": None} if switching or captured else {}
+        if disturbed:
             length_ms *= 10
         for rank in (0, 1):
             made = step(rank, number, step_ns=round(length_ms * MS), exposed_ns=round(length_ms * MS / 10))
-            if switching or captured:
-                made = replace(
-                    made, transitional=switching, captured=captured, exposed_ns=None, comm_ns=None
-                )
+            made = replace(made, transitional=switching, captured=captured, **disturbed)
             self.fleet.apply(replace(made, start_ns=self.clock(), trial=in_trial and not switching))
         self._number += 1
         return length_ms / 1000
-
-    def _delay(self, command):
-        """By how much the step grows."""
-        rank, delay_ns = commands.argument(command, "rank"), commands.argument(command, "delay_ns")
-        self.delays.append((rank, delay_ns))
-        return round(delay_ns * self.critical.get(rank, 0.0))
 
     def _finish(self, at):
         self._under_way = None
