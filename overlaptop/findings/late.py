@@ -238,26 +238,21 @@ def _late_rank(
     cause = _cause(evidence, lateness, others, EXPLAINS * lost_ns, sleeps=asleep is not None)
     if cause not in OF_COMPUTE and evidence.on_shared_gpus:
         own = own_times(evidence, late, others, slowed[0])
-    computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
-    line = asleep if cause is Cause.SLEEPING else None
-    if line is None and (cause is None or cause.has_line or computes_there):
-        line = slow_line(evidence, rank, others, Sampled.AWAKE if computes_there else Sampled.ALL)
+    line = asleep if asleep and cause is Cause.SLEEPING else _line(evidence, rank, others, cause)
     takes_ns = max(
         _median_ns(excess_over(evidence, rank, others, each)) for each in (busy_ns, idling_ns, copying_ns)
     )
-    longer_ns = cause_ns = None
+    costs_ns = gains_ns = gain_ns(step_ns, (own[other] for other in others))
+    longer_ns = None
     if cause is not None:
-        longer_ns = cause_ns = takes_ns
-        if cause.measure is not None:
-            longer_ns = cause_ns = _median_ns(excess_over(evidence, rank, others, cause.measure))
+        measure = cause.measure
+        longer_ns = _median_ns(excess_over(evidence, rank, others, measure)) if measure else takes_ns
+        saved_ns = longer_ns
         if line is not None and cause is Cause.SLEEPING and is_launch_bound(evidence, rank):
-            cause_ns = min(cause_ns, round(line.more * step_ns))
-    without_it_ns = gain_ns(step_ns, (own[other] for other in others))
-    gains_ns = without_it_ns
-    if cause_ns is not None:
+            saved_ns = min(longer_ns, round(line.more * step_ns))
         stay = (of for other, of in own.items() if other != rank)
-        gains_ns = gain_ns(step_ns, stay, own[rank], cause_ns)
-    lost_ns = without_it_ns + max(0.0, evidence.usual_ns - step_ns)
+        gains_ns = gain_ns(step_ns, stay, own[rank], saved_ns)
+    costs_ns += max(0, round(evidence.usual_ns - step_ns))
     least_ns = min(SLACK_OF_WAIT * evidence.exposed_wait_ns, SLACK_OF_STEP * step_ns)
     found = LateRank(
         rank=rank,
@@ -270,11 +265,18 @@ def _late_rank(
         measured="",
         lateness=lateness,
         own=own,
-        is_slack=bool(others) and lost_ns < least_ns,
+        is_slack=bool(others) and costs_ns < least_ns,
         takes_ns=takes_ns,
         slowed_ns=slowed,
     )
     return replace(found, measured=_describe(evidence, found, passed_on_by))
+
+
+def _line(evidence: Evidence, rank: int, others: tuple[int, ...], cause: Cause | None) -> ScriptLine | None:
+    """Return the line that may explain the cause; without a GPU compute has one, too."""
+    if cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info):
+        return slow_line(evidence, rank, others, Sampled.AWAKE)
+    return slow_line(evidence, rank, others) if cause is None or cause.has_line else None
 
 
 def _describe(evidence: Evidence, late: LateRank, passed_on_by: tuple[int, ...]) -> str:

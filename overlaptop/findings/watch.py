@@ -204,6 +204,8 @@ class SteadyLine:
             self._exposed_ns = at_ns - LOST_NS
             if self._shown is not None and self._past_ns is None:
                 self._past_ns = at_ns
+        if self._shown and self._shown.kind is Kind.UNKNOWN and line and line.kind is not Kind.UNKNOWN:
+            self._shown = None
         if line is None or line.kind is Kind.MEASURING:
             self._other = None, 0
         elif (
@@ -250,7 +252,7 @@ class SteadyLine:
 
 def _turn_ns(shown: FirstLine, line: FirstLine) -> int:
     """Return how long the line has to come up instead of the shown one, if the job does not change."""
-    if shown.kind is Kind.UNKNOWN or (line.kind is Kind.SLACK and shown.kind is Kind.LATE):
+    if line.kind is Kind.SLACK and shown.kind is Kind.LATE:
         return HOLD_NS  # nobody is to blame
     has_cause = line.cause_rule not in WEAK_CAUSES
     is_same_rank = line.late_rank == shown.late_rank is not None

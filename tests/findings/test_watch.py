@@ -68,7 +68,7 @@ SHOWN = {
         (21, HEALTHY, "late: loads"),
     ],
     "any answer after one that knows nothing": [
-        *settled(UNKNOWN), (10, LOADS, "unknown"), (11, LOADS, "late: loads"),
+        *settled(UNKNOWN), (10, LOADS, FIGURES), (11, LOADS, "late: loads"),
     ],
     "slack of the late rank once it has held": [
         *settled(LOADS), (10, SLACK, "late: loads"), (10.9, SLACK, "late: loads"), (11, SLACK, "slack"),
