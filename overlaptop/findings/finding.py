@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import chain
 from math import inf
 from pathlib import PurePath
@@ -153,7 +154,7 @@ class JobStep:
         return self.details.keys() == self.totals.keys()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """Facts about a job since it last changed; from traces, about all steps."""
 
@@ -169,12 +170,12 @@ class Evidence:
     before_first: int = 0  # The first step since the change before that one
     wander_ns: float = 0.0  # Standard deviation of the length of a few steps in a row. 0: not known.
 
-    @property
+    @cached_property
     def step_ns(self) -> float:
         """Return the median step time of all ranks and steps; at least one step is needed."""
         return median(totals.step_ns for step in self.steps for totals in step.totals.values())
 
-    @property
+    @cached_property
     def usual_ns(self) -> float:
         """Return the median length of the newest steps that were not measured: measuring may take time, and
         the job may have slowed down since. `step_ns` if too few are known.
