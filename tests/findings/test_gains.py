@@ -182,11 +182,6 @@ def changed(before, length, after):
     return replace(after, first=946, ranks=ranks)
 
 
-def test_nothing_is_slack_in_a_job_that_has_slowed_down_since():
-    assert trails(usual_steps(two(12), 1.05))
-    assert not trails(usual_steps(two(12), 1.2))
-
-
 @pytest.mark.parametrize(("host_ms", "gain_ms"), [(1, 5), (8, 3), (11, None)])
 def test_less_communication_wins_what_the_slowest_host_leaves(host_ms, gain_ms):
     evidence = job(

@@ -201,9 +201,6 @@ def waits(*delays_ms, cpus=(), limit_percent=None):
 
 
 EIGHT = (("0-7", 8), ("0-7", 8))
-FUSED = ((0, 20), (40, 60))
-fuses = partial(step, [call("allreduce_", 90, 100)], ((20, 40), (60, 90)))
-"""A step in which kernels that compute and communicate alternate with compute."""
 
 FOUND = {
     # The rule, the gain in ms (None: of any size), and words of the finding.
@@ -261,7 +258,6 @@ FOUND = {
         (lambda: waits(30, 25, cpus=EIGHT, limit_percent=150), 25, ": its container may use 1.5 of 8 CPUs"),
         (lambda: waits(30, 25, cpus=(EIGHT[0], ("8", 1))), 25, ": other threads use the 1 CPU of 1 rank"),
     ],
-    "data_loading": [(by(fuses(fused=FUSED[1:])), 20, "for the first 20.0 ms of each step")],
     "ranks_differ": [
         (
             lambda: reducing(lambda rank, _: (25, 12 if rank == 1 else 25)), None,
@@ -318,7 +314,6 @@ SILENT = {
     "own cost within the error": (lambda: costs(0.05, 0.021), {"own_cost"}),
     "even experts": (lambda: all_to_all(lambda rank: (10 + rank) << 20), {"uneven_experts"}),
     "one rank waits for a CPU": (lambda: waits(30, 2), {"short_cpus"}),
-    "begins with a fused kernel": (by(fuses(fused=FUSED)), {"data_loading"}),
     "ranks differ by a step's edge": (
         lambda: reducing(lambda rank, at: (25,) * (2 + (rank == at % 3))), {"ranks_differ"},
     ),
