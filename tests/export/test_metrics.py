@@ -123,15 +123,6 @@ def test_series_are_bounded_at_1024_ranks_and_beyond(monkeypatch: pytest.MonkeyP
     assert len(found) - of_ranks.total() < 40
 
 
-def test_a_job_that_is_forgotten_has_no_series() -> None:
-    collector, registry = JobsCollector(), CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    collector.add(FakeSession(welcome(), info(0), status()).tick())
-    assert b"job-1" in generate_latest(registry)
-    collector.keep(["job-2"])
-    assert generate_latest(registry) == b""
-
-
 # The examples
 
 

@@ -76,16 +76,16 @@ def _messages(rank, number, laid, start_ns):
 
 
 def job(
-    does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, only=None, infos=None,
-    gpu=None, **changes
+    does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, infos=None, gpu=None,
+    **changes
 ):  # fmt: skip
     """The evidence of a running job.
 
     ``does(rank, number)`` is what the rank does in that step, in order, as pairs of a word and ms:
     ``compute``, ``idle`` and ``copy``. Then come an all-reduce of all ranks, which ends TRANSFER_MS
     after the last rank began it, and an optimizer of OPTIMIZER_MS. ``facts``: messages more.
-    ``watched``: with timelines, each as ``changed`` makes it. ``only``: whether a rank makes a step at all.
-    ``infos`` and ``gpu`` as of `timelines`. ``changes``: of the totals, functions of rank and number.
+    ``watched``: with timelines, each as ``changed`` makes it. ``infos`` and ``gpu`` as of `timelines`.
+    ``changes``: of the totals, functions of rank and number.
     """
 
     def lay(rank, number):
@@ -104,10 +104,7 @@ def job(
         return Timeline(step_ms, lanes["compute"], (reduced,), lanes["copy"], phases)
 
     def told(totals, detail):
-        rank, number = totals.rank, totals.step
-        if only is not None and not only(rank, number):
-            return
-        yield replace(totals, **{name: of(rank, number) for name, of in changes.items()})
+        yield replace(totals, **{name: of(totals.rank, totals.step) for name, of in changes.items()})
         if watched:
             yield changed(detail) if changed else detail
 

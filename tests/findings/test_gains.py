@@ -96,7 +96,6 @@ def test_trailing_host_bound_rank_costs_nothing():
 
 OWN = {
     "spins while the other works": ({"lines": ({"item": 8}, {"work": 8}), "cpu_ms": (55, 55)}, 50),
-    "sleeps while the other sleeps": ({"lines": ({"item": 8}, {"sleep": 8})}, 50),
     "not known, without lines": ({"lines": ({}, {})}, 50),
     "in a synchronisation": ({"lead_ms": (60, 0), "least_lead_ns": (1, 0)}, 50),
     "needs longer than its GPU": ({"host_ns": (32, 70)}, 38),

@@ -12,10 +12,10 @@ from overlaptop.findings.find import find as ask
 from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.fleet.waits import HOST_WORTH_SHARE
 from overlaptop.wire.devices import NodeShare
-from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, RankEnd
-from tests.fleet.builders import MS, T0, numa, sample
+from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts
+from tests.fleet.builders import MS, numa, sample
 
-from .jobs import HOST, LATE, RANKS, STEPS, TRANSFER_MS, healthy, host, job, late, names, of_late, the
+from .jobs import HOST, LATE, RANKS, TRANSFER_MS, healthy, host, job, late, names, of_late, the
 from .jobs import rules as all_rules
 
 MINE = {
@@ -43,7 +43,6 @@ def by(does, *facts, **how):
 
 IDLES, COMPUTES = late(("idle", 20)), late(("compute", 20))
 SLOW_CPU = {"cpu_ns": of_late(80 * MS, 60 * MS)}
-LEFT = [RankEnd(rank, T0, clean=True) for rank in range(RANKS) if rank != LATE]
 NOTHING_TO_FIND = {
     "healthy": by(healthy),
     "healthy, without a GPU": by(
@@ -51,9 +50,6 @@ NOTHING_TO_FIND = {
     ),
     "few steps": by(COMPUTES, steps=5),
     "a little late": by(late(("compute", 2))),
-    "left by all others": by(COMPUTES, *LEFT, only=lambda rank, number: rank == LATE or number < STEPS - 5),
-    "small kernels with a lead": by(lambda *_: SMALL, launch_lead_ns=lambda *_: 20 * MS),
-    "one long pause": by(lambda *_: [("compute", 20), ("idle", 20)], launch_lead_ns=lambda *_: 0),
 }  # fmt: skip
 
 
@@ -182,18 +178,11 @@ def test_steps_from_before_the_job_changed_are_no_evidence():
     assert [step.number for step in evidence.steps] == list(range(20, 30))
 
 
-def by_turns(more, *facts, steady_ms=0, **changes):
-    """Ranks 1 and 3 do more, each in every other step, and ``steady_ms`` more in each."""
-
-    def does(rank, number):
-        ms = 20 * (rank == 1 + 2 * (number % 2)) + steady_ms * (rank % 2)
-        return [*healthy(rank, number), (more, ms)]
-
-    return job(does, *facts, steps=42, **changes)
-
-
 def test_unexplained_ranks_late_in_turn_are_one_finding():
-    [found] = ask(by_turns("idle"))
+    def by_turns(rank, number):
+        return [*healthy(rank, number), ("idle", 20 * (rank == 1 + 2 * (number % 2)))]
+
+    [found] = ask(job(by_turns, steps=42))
     assert (found.rule, found.ranks, found.gain_ns) == ("late_unexplained", (1, 3), 20 * MS)
     assert found.title == "why ranks 1, 3 are late in turn is not known"
     assert "they are late in 40 of 40 collectives" in found.measured

@@ -116,10 +116,6 @@ NOTHING = {
         lambda *_: [("compute", 60), *[("idle", STALL_MS)] * (draw.random() < 0.1)], ranks=2, steps=STEPS
     ),
     "collections": lambda _: stalls(full_collections=in_tenth(1)),
-    "late in each step": lambda _: job(
-        lambda rank, number: [("compute", 60), *[("idle", 60 + 90 * tenth(number))] * (rank == LATE)],
-        ranks=2, steps=STEPS,
-    ),
 }  # fmt: skip
 
 

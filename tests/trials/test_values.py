@@ -37,10 +37,9 @@ def test_buckets_are_laid_out_as_ddp_would():
     assert layout_of(DEPTH, snapshot) is None
 
 
-@pytest.mark.parametrize(("least", "most"), [(0, 10), (5, 20_000), (25, 25)])
-def test_a_range_without_a_value_is_refused(least, most):
-    with pytest.raises(ValueError, match=r"bucket_cap_mb has no other value|must be from 1 to 10000"):
-        values_to_try(BUCKET_CAP_MB, least, most)
+def test_a_range_without_a_value_is_refused():
+    with pytest.raises(ValueError, match="bucket_cap_mb has no other value"):
+        values_to_try(BUCKET_CAP_MB, 25, 25)
 
 
 @given(st.integers(-(1 << 31), 1 << 31), st.integers(1, 1 << 31), st.integers(0, 1 << 31))
