@@ -183,6 +183,9 @@ class Evidence:
         known_ns = usual_ns(self.counted)
         return self.step_ns if known_ns is None else known_ns
 
+    def steps_of(self, rank: int) -> list[StepTotals]:
+        return [step.totals[rank] for step in self.steps]
+
     @property
     def before(self) -> tuple[Mapping[int, StepTotals], ...]:
         """Return the steps between the last two changes; not the last of them, as the job changed then."""

@@ -27,6 +27,7 @@ from overlaptop.findings.measures import (
     loading_ns,
 )
 from overlaptop.fleet.waits import WORTH_SHARE
+from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
@@ -184,26 +185,22 @@ def _waits(
     lengths_ns: list[int] = []
     stalled_ns = STALLED * evidence.step_ns
     for step in evidence.steps:
-        times = step.waits.times if step.waits is not None else {}
-        own, totals = times.get(rank), step.totals.get(rank)
-        if (
-            step.waits is not None
-            and own is not None
-            and totals is not None
-            and totals.step_ns < stalled_ns
-        ):
-            bared_ns = (own.bared_ns(theirs) for each in late if (theirs := times.get(each)) is not None)
-            shared = step.waits.shared.get(rank) if work_stays else None
-            wait_ns = own.exposed_wait_ns - (shared.wait_ns if shared is not None else 0)
-            wait_ns += 0 if exact else own.exposed_not_attributed_ns
-            waits_ns.append(wait_ns + min(bared_ns, default=0))
-            lengths_ns.append(totals.step_ns)
+        length_ns = step.totals[rank].step_ns
+        if step.waits is None or rank not in step.waits.times or length_ns >= stalled_ns:
+            continue
+        own, times = step.waits.times[rank], step.waits.times
+        bared_ns = (own.bared_ns(times[each]) for each in late if each in times)
+        shared = step.waits.shared.get(rank) if work_stays else None
+        wait_ns = own.exposed_wait_ns - (shared.wait_ns if shared is not None else 0)
+        wait_ns += 0 if exact else own.exposed_not_attributed_ns
+        waits_ns.append(wait_ns + min(bared_ns, default=0))
+        lengths_ns.append(length_ns)
     return tuple(waits_ns), min(1.0, sum(waits_ns) / sum(lengths_ns)) if waits_ns else 0.0
 
 
 def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
     """Return the measured host time. None: not measured, or slowed by tracing: its lead shrinks."""
-    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    steps = evidence.steps_of(rank)
     # The last step of a trace ends with the profiler, which waits for the GPU.
     steps = steps[:-1] if len(steps) > 1 else steps
     known = [step.host_ns for step in steps if step.host_ns is not None]
@@ -220,19 +217,13 @@ def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> flo
     for space in the launch queue. The late rank's host never waits there, so the two then differ in CPU
     time or in their lines.
     """
-    infos = [evidence.ranks[each].info for each in (rank, late)]
-    found, own = apart(evidence, rank, late), [step.totals.get(rank) for step in evidence.steps]
-    leads_ns = [
-        lead_ns
-        for step in own
-        if step is not None
-        and (lead_ns := step.launch_lead_ns if step.least_lead_ns is None else step.least_lead_ns)
-        is not None
-    ]
-    if not all(info is not None and info.compute_exact for info in infos) or found is None:
+    found, own = apart(evidence, rank, late), evidence.steps_of(rank)
+    leads = (step.launch_lead_ns if step.least_lead_ns is None else step.least_lead_ns for step in own)
+    leads_ns = [lead_ns for lead_ns in leads if lead_ns is not None]
+    if found is None or not leads_ns or not all(sees_gaps(evidence.ranks[each]) for each in (rank, late)):
         return None
     lines, error = found
-    is_ahead = bool(leads_ns) and median(leads_ns) >= EXPLAINS * wait_ns
+    is_ahead = median(leads_ns) >= EXPLAINS * wait_ns
     if not is_ahead or 2 * error > EXPLAINS * wait_ns / evidence.step_ns:
         return None
 

@@ -313,7 +313,7 @@ def _cause(
         steady_excess(more(each)) for each in (busy_ns, idling_ns, copying_ns, loading_ns, delayed_ns)
     )
     info = evidence.ranks[rank].info
-    if info is not None and info.compute_exact:
+    if sees_gaps(evidence.ranks[rank]):
         loads_ns = min(loads_ns, idle_ns)  # CPU time beside a busy GPU costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING

@@ -7,9 +7,11 @@ from statistics import fmean, median
 
 from overlaptop import text
 from overlaptop.findings.exposure import computing
-from overlaptop.findings.finding import Evidence
+from overlaptop.findings.finding import Evidence, JobStep
 from overlaptop.findings.lines import ScriptLine, common_line
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.report.order import sees_gaps
 from overlaptop.timeline.averages import median_without
 from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD
 from overlaptop.timeline.spans import Spans, difference, from_pairs, length_ns, unflatten, union
@@ -141,10 +143,9 @@ def pauses(detail: StepDetail) -> Spans:
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
     """Return whether the CPU mostly has no launch lead, and the GPU many short pauses; False: not known."""
-    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    steps = evidence.steps_of(rank)
     leads = [(lead_ns, step.step_ns) for step in steps if (lead_ns := step.launch_lead_ns) is not None]
-    info = evidence.ranks[rank].info
-    if not leads or info is None or not info.compute_exact:
+    if not leads or not sees_gaps(evidence.ranks[rank]):
         return False
     no_lead = sum(lead_ns < NO_LEAD * step_ns for lead_ns, step_ns in leads) >= LATE_SHARE * len(leads)
     step_ns, short_ns = median(step.step_ns for step in steps), short_pauses_ns(evidence, rank)
@@ -162,11 +163,10 @@ def short_pauses_ns(evidence: Evidence, rank: int) -> float:
 def _idle(evidence: Evidence, rank: int) -> list[tuple[int, int]]:
     """Return of each step the GPU's idle time, unless another rank computes there, and that of loading."""
     found = []
-    for step in evidence.steps:
-        if (totals := step.totals.get(rank)) is not None:
-            shared = step.waits.shared.get(rank) if step.waits is not None else None
-            idle_ns = (totals.idle_ns or 0) - (shared.idle_ns if shared is not None else 0)
-            found.append((idle_ns, totals.loading_ns or 0))
+    for step, totals in zip(evidence.steps, evidence.steps_of(rank), strict=True):
+        shared = step.waits.shared.get(rank) if step.waits is not None else None
+        idle_ns = (totals.idle_ns or 0) - (shared.idle_ns if shared is not None else 0)
+        found.append((idle_ns, totals.loading_ns or 0))
     return found
 
 
@@ -213,8 +213,8 @@ def may_load(evidence: Evidence) -> bool:
 def before_work_ns(evidence: Evidence) -> float:
     """Return the time from the step's start to the first kernel, the smallest of all ranks."""
 
-    def measure(info: RankInfo, _step: StepTotals, detail: StepDetail | None) -> int | None:
-        if detail is None or not info.compute_exact:
+    def measure(view: RankView, step: JobStep) -> int | None:
+        if (detail := step.details.get(view.rank)) is None or not sees_gaps(view):
             return None
         lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.fused_spans_ns)
         return min((lane[0] for lane in lanes if lane), default=None)
@@ -222,17 +222,8 @@ def before_work_ns(evidence: Evidence) -> float:
     return on_each_rank_ns(evidence, measure)
 
 
-def on_each_rank_ns(
-    evidence: Evidence, measure: Callable[[RankInfo, StepTotals, StepDetail | None], int | None]
-) -> float:
+def on_each_rank_ns(evidence: Evidence, measure: Callable[[RankView, JobStep], int | None]) -> float:
     """Return the smallest of the ranks' medians over steps; 0 if one is not known."""
-    least_ns: list[float] = []
-    for rank, view in evidence.ranks.items():
-        lost = [
-            ns
-            for step in evidence.steps
-            if view.info is not None
-            and (ns := measure(view.info, step.totals[rank], step.details.get(rank))) is not None
-        ]
-        least_ns.append(median(lost) if lost else 0.0)
-    return min(least_ns, default=0.0)
+    every = ([measure(view, step) for step in evidence.steps] for view in evidence.ranks.values())
+    known_ns = ([ns for ns in of_rank if ns is not None] for of_rank in every)
+    return min((median(of_rank) if of_rank else 0.0 for of_rank in known_ns), default=0.0)

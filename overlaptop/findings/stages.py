@@ -77,9 +77,9 @@ def pipelines_of(evidence: Evidence) -> tuple[Pipeline, ...]:
     for by_rank in calls.values():
         sends = min(sum("send" in call.op for call in own) for own in by_rank.values())
         if len(by_rank) > 1 and sends and bubble(len(by_rank), sends) >= EXPOSED_SHARE:
-            of_rank = {rank: [each.totals[rank] for each in evidence.steps] for rank in by_rank}
-            step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
-            compute_ns = {rank: fmean(map(computed_ns, of_all)) for rank, of_all in of_rank.items()}
+            of_rank = {rank: evidence.steps_of(rank) for rank in by_rank}
+            step_ns = fmean(totals.step_ns for steps in of_rank.values() for totals in steps)
+            compute_ns = {rank: fmean(map(computed_ns, steps)) for rank, steps in of_rank.items()}
             ahead = {rank: _ahead(own) for rank, own in by_rank.items()}
             found.append(Pipeline(step_ns, compute_ns, sends, ahead))
     return tuple(found)

@@ -7,7 +7,7 @@ from something else than torch's DataLoader; a line of the script tells it bette
 """
 
 from overlaptop import text
-from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
+from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings, JobStep
 from overlaptop.findings.late import Cause, suspects
 from overlaptop.findings.measures import (
     STALL_SHARE,
@@ -17,7 +17,8 @@ from overlaptop.findings.measures import (
     on_host,
     stalled_at,
 )
-from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.order import sees_gaps
 
 ADVICE = (
     "give its DataLoader more workers (num_workers), prefetch_factor and pin_memory=True, and copy with "
@@ -57,9 +58,10 @@ def look(evidence: Evidence) -> Findings:
     )
 
 
-def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:
-    if step.loading_ns is None or on_host(info):
-        return step.loading_ns
-    if not info.compute_exact or step.idle_ns is None or step.copy_only_ns is None:
+def _in_loaders_ns(view: RankView, step: JobStep) -> int | None:
+    own = step.totals[view.rank]
+    if own.loading_ns is None or on_host(view.info):
+        return own.loading_ns
+    if not sees_gaps(view) or own.idle_ns is None or own.copy_only_ns is None:
         return None
-    return min(step.loading_ns, step.idle_ns + step.copy_only_ns)
+    return min(own.loading_ns, own.idle_ns + own.copy_only_ns)

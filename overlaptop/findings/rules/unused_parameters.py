@@ -5,6 +5,7 @@ from statistics import fmean
 from overlaptop import text
 from overlaptop.findings.exposure import computing, phases_of, step_calls
 from overlaptop.findings.finding import Certainty, Evidence, Finding, Findings
+from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.spans import difference, unflatten
 from overlaptop.wire.messages import StepDetail
 
@@ -15,8 +16,7 @@ def look(evidence: Evidence) -> Findings:
     gradients, calls = evidence.gradients, step_calls(evidence)
     if gradients is None or not gradients.find_unused_parameters or gradients.static_graph:
         return
-    exact = all(view.info is not None and view.info.compute_exact for view in evidence.ranks.values())
-    if calls is None or not exact:
+    if calls is None or not all_see_gaps(evidence.ranks.values()):
         return
     gap_ns = fmean(map(_gap_ns, calls.step.details.values()))
     if gap_ns < COSTLY_SHARE * calls.mean.step_ns:
