@@ -155,7 +155,8 @@ class SteadyFindings:
         for key in self._held.keys() - now.keys():
             held = self._held[key]
             held.gone_ns = at_ns if held.gone_ns is None else held.gone_ns
-            stays_ns = HOLD_NS if held.finding.rule in VAGUE else TURN_NS
+            is_past, is_vague = held.first_step != first_step, held.finding.rule in VAGUE
+            stays_ns = HOLD_NS if is_vague else VAGUE_HOLD_NS if is_past else TURN_NS
             if not held.shown or at_ns - held.gone_ns >= stays_ns:
                 del self._held[key]
         return tuple(each.finding for each in self._shown)
