@@ -71,12 +71,8 @@ class JobMetrics:
     def __init__(self, send: Callable[[Found], str] | None = None) -> None:
         """``send``: as a Session's; None: the hub is not told of findings."""
         self._snapshot: Snapshot | None = None
-        self._lengths: Counter[int] = Counter()  # Undisturbed steps of each rank
-        self._length_ns: Counter[int] = Counter()
-        self._parts_ns: Counter[tuple[int, str]] = Counter()
-        self._communication_ns: Counter[tuple[int, str, str]] = Counter()
-        self._late: Counter[int] = Counter()
-        self._caused_ns: Counter[int] = Counter()
+        self._sums: Counter[tuple[str | int, ...]] = Counter()
+        """By a word, a rank and the other labels: numbers of steps and collectives, and times in ns."""
         self._operations: dict[tuple[str, str], Counter[str]] = {}
         self._compared = False
         self._watch = FindingsWatch()
@@ -86,10 +82,10 @@ class JobMetrics:
         self._snapshot = snapshot
         for step in snapshot.fresh:
             if not step.disturbed:
-                self._lengths[step.rank] += 1
-                self._length_ns[step.rank] += step.step_ns
+                self._sums["steps", step.rank] += 1
+                self._sums["step_ns", step.rank] += step.step_ns
                 for part in _PARTS if step.measured else ():
-                    self._parts_ns[step.rank, part] += getattr(step, f"{part}_ns") or 0
+                    self._sums["part_ns", step.rank, part] += getattr(step, f"{part}_ns") or 0
         for waits in snapshot.fresh_waits:
             self._add_waits(waits)
         if (look := self._watch.look(snapshot)) and self._told is not None:
@@ -103,8 +99,8 @@ class JobMetrics:
                 ("transfer", times.transfer_ns, times.exposed_transfer_ns),
                 ("not attributed", times.not_attributed_ns, times.exposed_not_attributed_ns),
             ):
-                self._communication_ns[rank, kind, "true"] += exposed_ns
-                self._communication_ns[rank, kind, "false"] += all_ns - exposed_ns
+                self._sums["comm_ns", rank, kind, "true"] += exposed_ns
+                self._sums["comm_ns", rank, kind, "false"] += all_ns - exposed_ns
         for each in waits.collectives:
             key = each.group, each.op
             if key not in self._operations and len(self._operations) >= MAX_OPERATIONS - 1:
@@ -115,8 +111,8 @@ class JobMetrics:
             counts["wait_ns"] += each.caused_wait_ns
             counts["transfer_ns"] += sum(each.transfer_ns(rank) or 0 for rank in each.ranks)
             if each.late_rank is not None:
-                self._late[each.late_rank] += 1
-                self._caused_ns[each.late_rank] += each.caused_wait_ns
+                self._sums["late", each.late_rank] += 1
+                self._sums["caused_ns", each.late_rank] += each.caused_wait_ns
 
     def samples(self) -> Iterator[tuple[str, tuple[str, ...], object]]:
         """Yield each sample: a family's name, its labels, its value in base units."""
@@ -154,28 +150,28 @@ class JobMetrics:
     def _of_rank(
         self, view: RankView, info: RankInfo, late: set[int] | None
     ) -> Iterator[tuple[str, tuple[str, ...], object]]:
-        rank, last, measured = view.rank, view.last, view.measured
+        rank, last, measured, sums = view.rank, view.last, view.measured, self._sums
         exact = str(info.compute_exact).lower()
         about = {"device": info.device, "backend": info.backend, "source": info.source}
         yield "rank_info", (), about | {"compute_exact": exact}
         if last is not None:
             yield "steps_total", (), last.step + 1
-            yield "step_duration_seconds", (), (self._lengths[rank], self._length_ns[rank] / 1e9)
+            yield "step_duration_seconds", (), (sums["steps", rank], sums["step_ns", rank] / 1e9)
             yield "last_step_timestamp_seconds", (), (last.start_ns + last.step_ns) / 1e9
         if measured is not None:
             for part in _PARTS:
                 if part != "idle" or info.compute_exact:  # compute may contain the idle time
-                    yield "step_part_seconds_total", (part,), self._parts_ns[rank, part] / 1e9
+                    yield "step_part_seconds_total", (part,), sums["part_ns", rank, part] / 1e9
             if measured.launch_lead_ns is not None:
                 yield "launch_lead_seconds", (), measured.launch_lead_ns / 1e9
         if late is not None:
             yield "rank_late", (), float(rank in late)
         if self._compared:
-            yield "late_collectives_total", (), self._late[rank]
-            yield "caused_wait_seconds_total", (), self._caused_ns[rank] / 1e9
+            yield "late_collectives_total", (), sums["late", rank]
+            yield "caused_wait_seconds_total", (), sums["caused_ns", rank] / 1e9
             for kind in ("waiting", "transfer", "not attributed"):
                 for exposed in ("true", "false"):
-                    spent_ns = self._communication_ns[rank, kind, exposed]
+                    spent_ns = sums["comm_ns", rank, kind, exposed]
                     yield "communication_seconds_total", (kind, exposed), spent_ns / 1e9
         if view.sample is not None:
             for link in ("nvlink", "pcie", "nic"):

@@ -25,7 +25,6 @@ from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 class RankTimeline:
     """One rank's steps, lanes and attribution."""
 
-    rank: int
     info: RankInfo
     steps: tuple[StepTotals, ...]  # Oldest first. A running job's steps may lack lane totals.
     drawn: tuple[StepTotals, ...]  # The steps with lanes: all of a trace, few of a running job
@@ -37,6 +36,10 @@ class RankTimeline:
     """The name of `lanes.compute`: ``phases`` if the rank's source does not see kernels. A trace of a CPU
     has operators.
     """
+
+    @property
+    def rank(self) -> int:
+        return self.info.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,9 @@ def from_traces(job: TracedJob) -> JobTimeline:
     """Return the timeline of traces, with the exact times of every activity."""
     found = job.waits[WHOLE_TRACE].collectives if job.waits else ()
     ranks = tuple(
-        _rank_timeline(
-            summary.info, summary.steps, summary.steps, summary.lanes.beside_fused(), found, samples=()
-        )
-        for summary in job.ranks
+        RankTimeline(of.info, of.steps, of.steps, lanes, _communication(of.info.rank, lanes, found))
+        for of in job.ranks
+        for lanes in [of.lanes.beside_fused()]
     )
     waits = {step: each for step, each in job.waits.items() if step != WHOLE_TRACE}
     return JobTimeline(job.name, ranks, waits, _in_order(found))
@@ -124,36 +126,29 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
                 details[view.rank][number] = view.detail
     found = _in_order(each for of in waits.values() for each in of.collectives)
     ranks = tuple(
-        _rank_timeline(
-            view.info,
-            view.history,
-            tuple(step for step in view.history if step.measured and step.step in details[view.rank]),
-            _lanes_of(details[view.rank].values()),
-            found,
+        RankTimeline(
+            info=view.info,
+            steps=view.history,
+            drawn=tuple(step for step in view.history if step.measured and step.step in details[view.rank]),
+            lanes=lanes,
+            communication=_communication(view.rank, lanes, found),
             samples=view.samples,
             computing="compute" if view.info.compute_exact else "phases",
         )
         for view in views
         if view.info is not None
+        for lanes in [_lanes_of(details[view.rank].values())]
     )
     return JobTimeline(snapshot.job.job if snapshot.job is not None else "", ranks, waits, found)
 
 
-def _rank_timeline(
-    info: RankInfo,
-    steps: tuple[StepTotals, ...],
-    drawn: tuple[StepTotals, ...],
-    lanes: Lanes,
-    found: Sequence[Collective],
-    samples: tuple[DeviceSample, ...],
-    computing: str = "compute",
-) -> RankTimeline:
-    communication = {}
-    if len(lanes.comm):
-        own = waiting(info.rank, lanes.comm, found, int(lanes.comm[0, 0]), int(lanes.comm[-1, 1]))
-        rest = difference(own.comm, union(own.wait, own.transfer))
-        communication = {"waiting": own.wait, "transfer": own.transfer, "not attributed": rest}
-    return RankTimeline(info.rank, info, steps, drawn, lanes, communication, samples, computing)
+def _communication(rank: int, lanes: Lanes, found: Sequence[Collective]) -> Mapping[str, Spans]:
+    """Return `RankTimeline.communication`."""
+    if not len(lanes.comm):
+        return {}
+    own = waiting(rank, lanes.comm, found, int(lanes.comm[0, 0]), int(lanes.comm[-1, 1]))
+    rest = difference(own.comm, union(own.wait, own.transfer))
+    return {"waiting": own.wait, "transfer": own.transfer, "not attributed": rest}
 
 
 def _lanes_of(details: Collection[StepDetail]) -> Lanes:
