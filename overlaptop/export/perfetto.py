@@ -100,12 +100,15 @@ class _Writer:
         descriptor.child_ordering = protos.TrackDescriptor.EXPLICIT
         return self._describe(descriptor)
 
-    def track(self, process: int, name: str) -> int:
-        """Return a new track; the UI lays those of one name out below each other."""
-        uuid = next(self._uuids)
-        return self._describe(
-            protos.TrackDescriptor(uuid=uuid, parent_uuid=process, name=name, sibling_order_rank=uuid)
-        )
+    def track(self, process: int, name: str, unit: str = "") -> int:
+        """Return a new track, of a counter if it has a unit. The UI lays those of one name out below each
+        other.
+        """
+        descriptor = protos.TrackDescriptor(uuid=next(self._uuids), parent_uuid=process, name=name)
+        descriptor.sibling_order_rank = descriptor.uuid
+        if unit:
+            descriptor.counter.unit_name = unit
+        return self._describe(descriptor)
 
     def spans(self, process: int, track: str, lanes: Mapping[str, Spans]) -> None:
         """Write disjoint spans in order on a track of their own, if there are any."""
@@ -142,12 +145,7 @@ class _Writer:
         """Write a counter's values at their Unix times in ns, if there are any."""
         if not values:
             return
-        uuid = next(self._uuids)
-        descriptor = protos.TrackDescriptor(
-            uuid=uuid, parent_uuid=process, name=name, sibling_order_rank=uuid
-        )
-        descriptor.counter.unit_name = unit
-        self._describe(descriptor)
+        uuid = self.track(process, name, unit)
         kind = protos.TrackEvent.TYPE_COUNTER
         for at_ns, value in values:
             event = protos.TrackEvent(type=kind, track_uuid=uuid, counter_value=value)
