@@ -15,22 +15,26 @@ from overlaptop.text import whole_percent
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")  # Rules about the same wait as `who_is_late`
 
 NEARLY_ALL = 0.9  # Share of the collectives from which a late rank is named, whatever else gains more
+STAYS = 1.5  # The shown finding stays until another line concerns this much more time
 MOSTLY = 0.5  # Smallest share of the step that bounds it
 
 
 def first_line(
-    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = ()
+    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = (), shown: str = ""
 ) -> FirstLine | None:
     """Return who is late and why, or that lateness costs nothing. The finding with the largest gain takes
     its place if no rank is late in nearly all collectives, and it gains more than the whole wait and
     deserves a warning.
 
-    ``found``: of this moment, costliest first. ``listed``: earlier findings still shown.
+    ``found``: of this moment, costliest first. ``listed``: earlier findings still shown. ``shown``: rule of
+    the finding that is the first line now, and stays it until it gains clearly less.
     """
-    return until_then(snapshot, _of_steps(snapshot, found, listed))
+    return until_then(snapshot, _of_steps(snapshot, found, listed, shown))
 
 
-def _of_steps(snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding]) -> FirstLine | None:
+def _of_steps(
+    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding], shown: str
+) -> FirstLine | None:
     said, totals = of_steps(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
         return _late_by(found) or said
@@ -66,7 +70,8 @@ def _of_steps(snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Fin
         if said.kind is Kind.LATE or first.rule == "late_unexplained":
             return said
         wait_ns = 0
-    if first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
+    stays = STAYS if first.rule == shown else 1.0
+    if stays * first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
     wins = f"; fixing it wins up to {whole_percent(first.gain_share or first.gain_ns / totals.step_ns)}"
     title, short = first.title, first.title.partition(": ")[0]

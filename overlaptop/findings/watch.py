@@ -3,7 +3,7 @@ change with the job, or on lasting evidence.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from overlaptop.findings.finding import OPPOSITES, Evidence, Finding, Findings, Key, by_key, evidence_of
@@ -21,14 +21,19 @@ VAGUE_HOLD_NS = 5_000_000_000  # The same for a finding without a cause: the cau
 VAGUE = ("jitter", "late_unexplained")
 WEAK_CAUSES = ("", "launch_bound")
 """Rules that another may replace soon: a slow CPU is the rest when nothing else is found."""
+NAMELESS_HOLD_NS = 3_000_000_000  # The same for a late rank without a known cause
 NEWS_HOLD_NS = 3_000_000_000
-"""The same for a late rank without a known cause, for a problem that replaces "nothing is wrong", and for a
-late rank with a known cause that replaces a finding about the whole job."""
+"""The same for a problem that replaces "nothing is wrong", and for a late rank with a known cause that
+replaces a finding about the whole job."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
 """The same for "nothing is wrong", in time and in steps."""
 TURN_NS = 10_000_000_000
-"""Time until another first line replaces the shown one, while the job does not change."""
-LOST_NS = 30_000_000_000  # A shown line that has not come up for this time is removed
+"""Time until another first line replaces the shown one, while the job does not change. A gain that was lost
+has to be known again for this time."""
+LOST_NS = 30_000_000_000  # The replacement is faster if the shown line has not come up for this time
+FORGOTTEN_NS = 60_000_000_000  # A shown line that has not come up for this time is removed
+HEALTHY_MEASURED = 6
+"""Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
 KEPT_NS = 15_000_000_000  # After a change the earlier line stays for this time, until there is a new one
 LONG_NS = 10_000_000_000  # After this time without a first line the screen names the missing data
 REORDER = 1.25  # Findings keep their order until a gain changes by this factor
@@ -95,7 +100,7 @@ class FindingsWatch:
     def line(self, snapshot: Snapshot) -> FirstLine | None:
         """Return the first line to show, after `look`."""
         listed = self.findings or ()
-        said = first_line(snapshot, self._findings.present(snapshot), listed)
+        said = first_line(snapshot, self._findings.present(snapshot), listed, self._line.rule)
         if snapshot.hub_state is HubState.TRACE or trouble_of(snapshot) is not None:
             return said
         return self._line.take(snapshot, said, first_line(snapshot, (), listed))
@@ -124,6 +129,18 @@ class _Held:
     cost_ns: float  # The sort key
     shown: bool
     gone_ns: int | None = None  # Time of the first look without it; None: it is found
+    lost_ns: int | None = None
+    """Time of the last look at which its gain, known before, was not. None: there was none."""
+
+    def update(self, found: Finding, at_ns: int, first_step: int) -> None:
+        if first_step != self.first_step:
+            self.lost_ns = None
+        elif found.gain_ns is None and (self.lost_ns is not None or self.finding.gain_ns is not None):
+            self.lost_ns = at_ns
+        if found.gain_ns is not None and self.lost_ns is not None and at_ns - self.lost_ns < TURN_NS:
+            measured = f"{found.measured}; its gain was not known a moment ago"
+            found = replace(found, gain_ns=None, measured=measured)
+        self.finding, self.first_step, self.gone_ns = found, first_step, None
 
 
 class SteadyFindings:
@@ -146,10 +163,10 @@ class SteadyFindings:
         now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
-            held.finding, held.first_step, held.gone_ns = each, first_step, None
+            held.update(each, at_ns, first_step)
             is_weak = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
             held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_weak else HOLD_NS)
-            cost_ns = each.order_ns
+            cost_ns = held.finding.order_ns
             if not cost_ns * REORDER > held.cost_ns > cost_ns / REORDER:
                 held.cost_ns = cost_ns
         for key in self._held.keys() - now.keys():
@@ -187,6 +204,11 @@ class SteadyLine:
         self._exposed_ns = 0  # When much communication was last exposed
 
     @property
+    def rule(self) -> str:
+        """The rule of the shown line; empty: none is shown, or it is no finding."""
+        return self._shown.rule if self._shown is not None else ""
+
+    @property
     def is_settled(self) -> bool:
         """Return whether the shown line is about the job's present state."""
         return self._shown is not None and self._past_ns is None
@@ -217,8 +239,9 @@ class SteadyLine:
         ):
             self._shown, self._shown_ns, self._past_ns = line, at_ns, None
             self._other = None, 0
+        unseen_ns = at_ns - self._shown_ns
         is_outdated = self._past_ns is not None and at_ns - self._past_ns >= KEPT_NS
-        if is_outdated or at_ns - self._shown_ns >= LOST_NS:
+        if is_outdated or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._past_ns = None, None
         shown = self._shown
         if plain is not None and plain.kind is Kind.EXPOSED:
@@ -233,37 +256,39 @@ class SteadyLine:
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
-        """Return whether the line has come up for long enough to be shown."""
-        is_healthy = line.kind in NOBODY_LATE
+        window, shown = snapshot.wait_window, self._shown
+        is_thin = window is not None and window.steps < HEALTHY_MEASURED
+        is_past_problem = self._past_ns is not None and shown and shown.kind not in NOBODY_LATE
+        if is_past_problem and line.kind in NOBODY_LATE and is_thin:
+            return False
         # The line alternates between these two if exposed communication is near the limit.
-        key = NOBODY_LATE if is_healthy else line.key
+        key = NOBODY_LATE if line.kind in NOBODY_LATE else line.key
         if self._other[0] != key:
             self._other = key, snapshot.at_ns
-        hold_ns = HOLD_NS
-        if is_healthy:
+        return snapshot.at_ns - self._other[1] >= self._hold_ns(snapshot, line)
+
+    def _hold_ns(self, snapshot: Snapshot, line: FirstLine) -> int:
+        shown, hold_ns = self._shown, HOLD_NS
+        if line.kind is Kind.SLACK and shown is not None and shown.kind is Kind.LATE:
+            return hold_ns  # nobody is to blame
+        if line.kind in NOBODY_LATE:
             hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
         elif line.kind is Kind.UNKNOWN:
             hold_ns = VAGUE_HOLD_NS
         elif line.kind is Kind.LATE and not line.cause_rule:
-            hold_ns = NEWS_HOLD_NS
-        if self._shown is not None and self._past_ns is None:
-            hold_ns = max(hold_ns, _turn_ns(self._shown, line))
-        return snapshot.at_ns - self._other[1] >= hold_ns
-
-
-def _turn_ns(shown: FirstLine, line: FirstLine) -> int:
-    """Return how long the line has to come up instead of the shown one, if the job does not change."""
-    if line.kind is Kind.SLACK and shown.kind is Kind.LATE:
-        return HOLD_NS  # nobody is to blame
-    has_cause = line.cause_rule not in WEAK_CAUSES
-    is_same_rank = line.late_rank == shown.late_rank is not None
-    adds_cause = is_same_rank and shown.cause_rule in WEAK_CAUSES and has_cause
-    gives_way = bool(shown.rule) and shown.rule in (line.cause_rule, *WEAK_CAUSES)
-    if adds_cause or (gives_way and line.late_rank is not None):
-        return HOLD_NS
-    names_cause = line.kind is Kind.LATE and has_cause
-    is_news = (shown.kind in NOBODY_LATE and line.warns) or (shown.kind is Kind.FINDING and names_cause)
-    return NEWS_HOLD_NS if is_news else TURN_NS
+            hold_ns = NAMELESS_HOLD_NS
+        if shown is None or self._past_ns is not None or snapshot.at_ns - self._shown_ns >= LOST_NS:
+            return hold_ns
+        has_cause = line.cause_rule not in WEAK_CAUSES
+        is_same_rank = line.late_rank == shown.late_rank is not None
+        adds_cause = is_same_rank and shown.cause_rule in WEAK_CAUSES and has_cause
+        gives_way = bool(shown.rule) and shown.rule in (line.cause_rule, *WEAK_CAUSES)
+        if adds_cause or (gives_way and line.late_rank is not None):
+            return hold_ns
+        names_cause = line.kind is Kind.LATE and has_cause
+        if (shown.kind in NOBODY_LATE and line.warns) or (shown.kind is Kind.FINDING and names_cause):
+            return max(hold_ns, NEWS_HOLD_NS)
+        return max(hold_ns, TURN_NS)
 
 
 def _has_steps(snapshot: Snapshot) -> bool:

@@ -81,6 +81,13 @@ def test_possible_cause_raises_no_alarm():
     assert (said.words.endswith("(possible)"), said.warns) == (True, False)
 
 
+@pytest.mark.parametrize(("share", "kind"), [(0.9, Kind.FINDING), (0.6, Kind.LATE)])
+def test_shown_finding_stays_until_it_gains_clearly_less(share, kind):
+    near = found(1, gain_ns=round(share * LATE.wait_window.exposed_wait_ns))
+    assert first_line(LATE, [near]).kind is Kind.LATE
+    assert first_line(LATE, [near], shown=near.rule).kind is kind
+
+
 def test_rank_that_is_late_in_nearly_all_collectives_is_named_first():
     assert first_line(waiting_job().tick(), [found(40)]).late_rank == 2
 
