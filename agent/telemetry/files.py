@@ -1,14 +1,10 @@
 """Reads small files of /sys and /proc, and the lists of numbers in them."""
 
-import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Iterable
 from pathlib import Path
 
 MAX_FILE_BYTES = 64 << 10
-MAX_ENTRIES = 4096
 MAX_NUMBER = 1 << 16  # Above the kernel's own limits of 8,192 CPUs and 1,024 nodes
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
@@ -18,32 +14,22 @@ class UnavailableError(Exception):
     """The machine does not show a value; the message is the reason, for the screen."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """Open a file for `os.read`. Raises UnavailableError, also if reading fails."""
+def read_bytes(path: Path, most_bytes: int = MAX_FILE_BYTES, *, once: bool = False) -> bytes:
+    """Return the beginning of a file; `once`: what the kernel returns for a single read.
+
+    Raises UnavailableError if it is absent, not permitted, or unreadable (as the speed of a network adapter
+    that is down).
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        with path.open("rb", buffering=0 if once else -1) as file:
+            return file.read(most_bytes)
     except OSError as fault:
         raise UnavailableError(f"{path}: {fault.strerror}") from None
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, without the trailing newline.
-
-    Raises UnavailableError if it is absent, not permitted, longer than MAX_FILE_BYTES, or unreadable (as
-    the speed of a network adapter that is down).
-    """
-    data = b""
-    with opened(path) as descriptor:
-        while len(data) <= MAX_FILE_BYTES and (more := os.read(descriptor, MAX_FILE_BYTES)):
-            data += more
-    if len(data) > MAX_FILE_BYTES:
-        raise UnavailableError(f"{path}: longer than {MAX_FILE_BYTES >> 10} KiB")
-    return data.decode("ascii", "replace").strip()
+    """Return the text of a file, without the trailing newline. Raises UnavailableError."""
+    return read_bytes(path).decode("ascii", "replace").strip()
 
 
 def text_if_any(path: Path) -> str:
@@ -69,10 +55,9 @@ def find(path: Path, pattern: re.Pattern[str]) -> str | None:
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted, at most MAX_ENTRIES. Raises UnavailableError."""
+    """Return the names in a folder, sorted. Raises UnavailableError."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(entry.name for entry in islice(found, MAX_ENTRIES))
+        return sorted(each.name for each in folder.iterdir())
     except OSError as fault:
         raise UnavailableError(f"{folder}: {fault.strerror}") from None
 

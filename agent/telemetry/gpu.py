@@ -24,9 +24,6 @@ _CHANGING = {
 }
 """NVML functions for the fields of DeviceFacts that may change."""
 
-_PCIE_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""By nvmlGpuTopologyLevel_t: the path as nvidia-smi's matrix names it."""
-
 _PCIE_LANES = {
     1: (2_500_000_000, 8, 10),
     2: (5_000_000_000, 8, 10),
@@ -111,6 +108,8 @@ class GpuFacts:
             "memory_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_MEM),
         }
         others: dict[str, Any] = {name: ask(name, figure) for name, figure in figures.items()}
+        peers = (gpu.uuid for gpu in self._gpus if gpu.uuid != self._site.uuid)
+        pcie_links = (GpuLink("pcie", uuid, None, "") for uuid in peers)
         return DeviceFacts(
             rank=self._rank,
             gpu_uuid=self._site.uuid,
@@ -121,7 +120,7 @@ class GpuFacts:
             pcie_generation_max=generation_max,
             pcie_width_max=width_max,
             **others,
-            links=(*self._nvlinks(active), *self._pcie_paths()),
+            links=(*self._nvlinks(active), *pcie_links),
             **self._changing(),
             unknown=self._reasons(),
         )
@@ -219,17 +218,3 @@ class GpuFacts:
             if site.pci_bus_id == other:
                 return "nvlink", site.uuid
         raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
-
-    def _pcie_paths(self) -> list[GpuLink]:
-        paths = []
-        for other in self._gpus:
-            if other.uuid == self._site.uuid:
-                continue
-            try:
-                handle = self._nvml.handle(other.uuid)
-                level = self._call("nvmlDeviceGetTopologyCommonAncestor", handle)
-            except NvmlError as refusal:
-                self._unknown.setdefault("links", f"PCIe: {refusal}")
-                continue
-            paths.append(GpuLink("pcie", other.uuid, None, _PCIE_PATHS.get(level, "")))
-        return paths

@@ -7,24 +7,27 @@ shows to any reading thread. The job's other threads begin with a copy of them.
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from overlaptop.agent.telemetry.files import (
     UnavailableError,
     entries,
     format_list,
-    opened,
     parse_list,
+    read_bytes,
     read_text,
+    text_if_any,
 )
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
+T = TypeVar("T")
+
 MAX_THREADS = 256
 THREADS_AT_A_TIME = 32  # Each costs about 10 us of CPU time, and three waits for the GIL of at most 5 ms
-MAX_STAT_BYTES = 4096
 HEAD_BYTES = 256
 """Covers the program's own mappings. The heap follows, for which the kernel takes 10 ms per GiB."""
 
@@ -84,8 +87,7 @@ def memory_policy(root: Path) -> MemoryPolicy:
     read, so the first ones cost microseconds in a process of any size.
     """
     path = root / "proc/self/numa_maps"
-    with opened(path) as descriptor:
-        head = os.read(descriptor, HEAD_BYTES)
+    head = read_bytes(path, HEAD_BYTES, once=True)
     whole_words = head[: max(head.rfind(b" "), head.rfind(b"\n")) + 1].decode("ascii", "replace")
     seen = Counter((match[1], match[2] or "") for match in _POLICY.finditer(whole_words))
     if not seen:
@@ -101,11 +103,7 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
     """
     for folder, version in _cgroups(root, "cpuset"):
         name = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
-        try:
-            cpus = parse_list(read_text(folder / name))
-        except UnavailableError:
-            continue
-        if cpus:
+        if cpus := parse_list(text_if_any(folder / name)):
             return cpus
     return None
 
@@ -117,10 +115,10 @@ def cpu_limit(root: Path) -> float | None:
     limits = []
     for folder, version in _cgroups(root, "cpu"):
         names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(text_if_any(folder / name) for name in names).split()
         try:
-            words = " ".join(read_text(folder / name) for name in names).split()
             quota_us, period_us = map(int, words)  # "max" is no number; -1 means no limit
-        except (UnavailableError, ValueError):
+        except ValueError:
             continue
         if quota_us > 0 and period_us > 0:
             limits.append(quota_us / period_us)
@@ -131,11 +129,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
     """Yield the folders of the process's cgroup and its ancestors, innermost first, for each cgroup version
     that may have the controller.
     """
-    try:
-        lines = read_text(root / "proc/self/cgroup").splitlines()
-    except UnavailableError:
-        return
-    for line in lines:
+    for line in text_if_any(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
@@ -181,13 +175,9 @@ class ThreadPlaces:
             self.cpus, self.reason = self._round, self._cut
 
     def _last_cpu(self, name: str) -> int | None:
-        try:
-            with opened(self._folder / name / "stat") as descriptor:
-                line = os.read(descriptor, MAX_STAT_BYTES)  # the kernel returns all of it at once
-            # The second field, the thread's name in parentheses, may contain any character.
-            return int(line.rpartition(b")")[2].split()[36])  # field 39 in total
-        except (UnavailableError, ValueError, IndexError):
-            return None  # the thread has ended
+        # The second field, the thread's name in parentheses, may contain any character.
+        fields = text_if_any(self._folder / name / "stat").rpartition(")")[2].split()
+        return int(fields[36]) if fields else None  # field 39 in total; without fields it has ended
 
 
 def gpu_node(topology: Topology, gpu: GpuPlace) -> int | None:
@@ -238,15 +228,15 @@ class NumaMonitor:
         """Read the present placement and judge it. Unknown values raise nothing."""
         self._affinity = affinity()
         unknown = dict(self._unknown_for_good)
-        cpus, policy = None, None
-        try:
-            cpus = cpu_set(self._root)
-        except UnavailableError as reason:
-            unknown["cpu_set"] = str(reason)
-        try:
-            policy = memory_policy(self._root)
-        except UnavailableError as reason:
-            unknown["memory_policy"] = str(reason)
+
+        def known(name: str, read: Callable[[Path], T]) -> T | None:
+            try:
+                return read(self._root)
+            except UnavailableError as reason:
+                unknown[name] = str(reason)
+                return None
+
+        cpus, policy = known("cpu_set", cpu_set), known("memory_policy", memory_policy)
         self._threads.read()
         unknown["threads_by_node"] = self._threads.reason
         state, sentence, advice = self._judge(cpus, policy)

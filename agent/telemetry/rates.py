@@ -1,6 +1,6 @@
 """Samples a GPU and its links twice a second, by the best method the GPU and driver offer.
 
-All of NVML's PCIe measurements (GPM, byte counters, throughput) count whole packets. For copies in packets
+All of NVML's PCIe measurements (GPM, throughput) count whole packets. For copies in packets
 of 256 bytes between an H200 and pinned memory they report 280/256 of the payload towards the host, where a
 packet is a write, and 276/256 towards the GPU, where it answers a read. That is exactly the overhead in the
 specification. So the rates here subtract it, as if all packets were full; small packets carry less payload.
@@ -16,7 +16,7 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, NOT_YET, Nvml, NvmlError
 from overlaptop.wire.devices import DeviceSample, Unknown
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 ALL_LINKS = 0xFFFFFFFF
 PAYLOAD_BYTES = 256  # Payload of a full packet in servers. Some desktops have 128, with 4 % more headers.
 _FRAME_BYTES = 8  # Start, sequence number and checksum, in generations 3 to 5
@@ -35,13 +35,11 @@ _METRICS = {
     "dram_activity": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
 """GPM's metric by field of DeviceSample."""
-_COUNTERS = {
-    "nvlink_rx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS, 1 << 10),
-    "nvlink_tx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS, 1 << 10),
-    "pcie_rx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1),
-    "pcie_tx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1),
+_NVLINK_COUNTERS = {
+    "nvlink_rx_bytes_per_s": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
+    "nvlink_tx_bytes_per_s": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
 }
-"""By field of DeviceSample: the driver's counter, its scope, and bytes of one count."""
+"""By field of DeviceSample: the driver's counter of KiB."""
 _PCIE_THROUGHPUTS = {
     "pcie_rx_bytes_per_s": "NVML_PCIE_UTIL_RX_BYTES",
     "pcie_tx_bytes_per_s": "NVML_PCIE_UTIL_TX_BYTES",
@@ -144,11 +142,11 @@ class Rates:
         self._handle = handle
         self._last: dict[str, tuple[int, int]] = {}  # By counter: its count, and its time in Unix µs
         self._gpm: Gpm | None = None
-        self._by_gpm: dict[str, Figure] | NvmlError
+        self._by_gpm: dict[str, Figure] = {}
         try:
             self._gpm = Gpm(nvml, handle)
         except NvmlError as refusal:
-            self._by_gpm = refusal
+            self._by_gpm = dict.fromkeys(_METRICS, refusal)
         self._ways: dict[str, list[Callable[[], Any]]] = {
             **{name: [partial(self._from_gpm, name)] for name in _METRICS},
             "memory_used_bytes": [self._memory],
@@ -159,11 +157,11 @@ class Rates:
         }
         """By field of DeviceSample, best method first; methods refused for good are removed."""
         self._refused: dict[str, str] = {}  # Why fields without any method left are unknown
-        for name in _COUNTERS:
+        for name in _PCIE_THROUGHPUTS:
+            self._ways[name].append(partial(self._pcie_throughput, name))
+        for name in _NVLINK_COUNTERS:
             self._ways[name].append(partial(self._counted, name))
-            if name in _PCIE_THROUGHPUTS:
-                self._ways[name].append(partial(self._pcie_throughput, name))
-            elif nvlinks == 0:
+            if nvlinks == 0:
                 self._ways[name].clear()
                 self._refused[name] = "no NVLink is up"
 
@@ -173,7 +171,7 @@ class Rates:
             try:
                 self._by_gpm = self._gpm.read()
             except NvmlError as refusal:
-                self._by_gpm = refusal
+                self._by_gpm = dict.fromkeys(_METRICS, refusal)
                 if refusal.lasting:  # for example, a GPU divided by MIG
                     self.close()
         at_ns = now_ns()
@@ -208,29 +206,22 @@ class Rates:
         return self._nvml.call(function, self._handle, *arguments)
 
     def _from_gpm(self, name: str) -> int | float:
-        figure = self._by_gpm if isinstance(self._by_gpm, NvmlError) else self._by_gpm[name]
+        figure = self._by_gpm[name]
         if isinstance(figure, NvmlError):
             raise figure.with_traceback(None)  # otherwise it would keep the frames of each raise
         return figure
 
     def _counted(self, name: str) -> int:
-        field, scope, bytes_of_one = _COUNTERS[name]
         last = self._last.pop(name, None)
-        number = getattr(self._nvml.library, field, None)
-        if number is None:
-            raise NvmlError(f"this nvidia-ml-py has no {field}")
-        value = self._call("nvmlDeviceGetFieldValues", [(number, scope)])[0]
-        count = self._nvml.number(value)
-        if value.valueType == self._nvml.library.NVML_VALUE_TYPE_UNSIGNED_INT:
-            # A 32-bit PCIe counter can wrap more than once between two reads, which nothing would show.
-            raise NvmlError("the counter has 32 bits only")
-        self._last[name] = count, value.timestamp
+        field = getattr(self._nvml.library, _NVLINK_COUNTERS[name])
+        value = self._call("nvmlDeviceGetFieldValues", [(field, ALL_LINKS)])[0]
+        now = self._last[name] = self._nvml.number(value), int(value.timestamp)
         if last is None:
             raise NvmlError(NOT_YET, "NVML_ERROR_NOT_READY")
-        counted, passed_us = count - last[0], int(value.timestamp) - last[1]
+        counted, passed_us = now[0] - last[0], now[1] - last[1]
         if passed_us <= 0 or counted < 0:
             raise NvmlError("the counter began anew", "NVML_ERROR_NOT_READY")
-        return round(counted * bytes_of_one * 1_000_000 / passed_us)
+        return round(counted * KIB * 1_000_000 / passed_us)
 
     def _pcie_throughput(self, name: str) -> int:
         """Measure over 20 ms. The call blocks, but releases the GIL."""

@@ -174,8 +174,7 @@ class MachineMonitor:
         unknown = self._topology.unknown
         if not self._gpus:
             unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
-        topology = self._topology
-        yield MachineFacts(self._rank, self._host, topology.nodes, topology.nics, self._gpus, unknown)
+        yield MachineFacts(self._rank, self._host, (), self._topology.nics, self._gpus, unknown)
         yield self.device()
         yield self.numa.facts()
 
@@ -209,7 +208,6 @@ class MachineMonitor:
             raise
         self._why_no_gpus = "NVML shows none"
         places = {site.uuid: place(nvml, site) for site in sites}
-        self._topology = self._topology.with_gpu_memory({at.memory_node for at in places.values()})
         self._gpus = tuple(
             replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
         )

@@ -5,11 +5,9 @@ Read from /sys, which most containers show in full. A missing value is unknown, 
 
 import os
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from msgspec import structs
 
 from overlaptop.agent.telemetry.files import (
     UnavailableError,
@@ -20,26 +18,24 @@ from overlaptop.agent.telemetry.files import (
     read_int,
     read_text,
 )
-from overlaptop.wire.devices import Nic, NumaNode, Unknown
+from overlaptop.wire.devices import Nic, Unknown
 
-MAX_NODES = 256  # Limit of a message
+MAX_NODES = 256
 MAX_NICS = 64
 MAX_PORTS = 8
 MAX_MEGABITS = 10_000_000
 
 _NODE = re.compile(r"node(\d{1,5})")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MEMORY_KIB = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
 _RATE_GBPS = re.compile(r"^(\d{1,6}(?:\.\d+)?) Gb/sec")
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machine's topology. Nodes ascend by number; a node without CPUs is memory only."""
+    """The machine's topology."""
 
-    nodes: tuple[NumaNode, ...]
+    cpus_by_node: Mapping[int, frozenset[int]]  # Online CPUs of nodes that have any, ascending
     unknown: tuple[Unknown, ...]
-    cpus_by_node: Mapping[int, frozenset[int]]  # Online CPUs of nodes that have any
     _root: Path = field(repr=False)
     _nic_by_path: Mapping[tuple[str, ...], Nic] = field(repr=False)
     """The path leads from the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""
@@ -48,37 +44,17 @@ class Topology:
     def read(cls, root: Path = Path("/")) -> "Topology":
         """Read the machine below `root`. Never raises: missing values are in `unknown`."""
         unknown: list[Unknown] = []
-        nodes: list[NumaNode] = []
         cpus_by_node: dict[int, frozenset[int]] = {}
-        try:
-            for number in _node_numbers(root):
-                folder = root / f"sys/devices/system/node/node{number}"
-                text = read_text(folder / "cpulist")
-                cpus = parse_list(text)
-                kib = find(folder / "meminfo", _MEMORY_KIB)
-                memory_bytes = int(kib) << 10 if kib is not None else None
-                if not cpus and memory_bytes == 0:
-                    continue  # reserved for future memory: Grace-Hopper keeps some for parts of its GPU
-                nodes.append(NumaNode(number, text, memory_bytes))
-                if any(cpus & others for others in cpus_by_node.values()):
-                    raise UnavailableError(f"node {number} has CPUs that another node has, too")
-                if cpus:
-                    cpus_by_node[number] = cpus
-        except UnavailableError as reason:
-            nodes, cpus_by_node = [], {}
-            unknown.append(Unknown("numa_nodes", str(reason)))
         nic_by_path: dict[tuple[str, ...], Nic] = {}
+        try:
+            cpus_by_node = _cpus_by_node(root / "sys/devices/system/node")
+        except UnavailableError as reason:
+            unknown.append(Unknown("numa_nodes", str(reason)))
         try:
             nic_by_path = _nics(root, _only(cpus_by_node))
         except UnavailableError as reason:
             unknown.append(Unknown("nics", str(reason)))
-        return cls(
-            nodes=tuple(nodes),
-            unknown=tuple(unknown),
-            cpus_by_node=cpus_by_node,
-            _root=root,
-            _nic_by_path=nic_by_path,
-        )
+        return cls(cpus_by_node, tuple(unknown), root, nic_by_path)
 
     @property
     def nics(self) -> tuple[Nic, ...]:
@@ -94,16 +70,6 @@ class Topology:
     @property
     def only_node(self) -> int | None:
         return _only(self.cpus_by_node)
-
-    def with_gpu_memory(self, marked: Collection[int | None]) -> "Topology":
-        """Return the topology with these nodes marked as GPU memory."""
-        return replace(
-            self,
-            nodes=tuple(
-                structs.replace(node, is_gpu_memory=True) if node.node in marked and not node.cpus else node
-                for node in self.nodes
-            ),
-        )
 
     def node_of_pci(self, bus_id: str) -> int | None:
         """Return the node whose CPUs are next to a device (``0000:1b:00.0``); None if unknown.
@@ -137,12 +103,16 @@ def _only(cpus_by_node: Mapping[int, frozenset[int]]) -> int | None:
     return next(iter(cpus_by_node)) if len(cpus_by_node) == 1 else None
 
 
-def _node_numbers(root: Path) -> list[int]:
-    folder = root / "sys/devices/system/node"
+def _cpus_by_node(folder: Path) -> dict[int, frozenset[int]]:
+    """Raises UnavailableError."""
     numbers = sorted(int(found[1]) for found in map(_NODE.fullmatch, entries(folder)) if found is not None)
     if not 0 < len(numbers) <= MAX_NODES:
         raise UnavailableError(f"{folder} names {len(numbers)} nodes; 1 to {MAX_NODES} are read")
-    return numbers
+    cpus_by_node: dict[int, frozenset[int]] = {}
+    for number in numbers:
+        if cpus := parse_list(read_text(folder / f"node{number}/cpulist")):
+            cpus_by_node[number] = cpus
+    return cpus_by_node
 
 
 def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
@@ -152,26 +122,19 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
     for kind, speed in (("infiniband", _infiniband_speed), ("net", _ethernet_speed)):
         folder = root / "sys/class" / kind
         try:
-            names = sorted(entries(folder), key=_natural)
+            names = entries(folder)
         except UnavailableError as reason:
             reasons.append(str(reason))
             continue
         for name in names:
             path = _pci_path(folder / name / "device", root)
             # Most InfiniBand adapters also appear as network adapters: list each once.
-            if not path or path in found or _is_a_part_of_another(folder / name / "device", root):
-                continue
-            node = _node_of(root.joinpath("sys/devices", *path), only_node)
-            if len(found) < MAX_NICS:
+            if path and path not in found and len(found) < MAX_NICS:
+                node = _node_of(root.joinpath("sys/devices", *path), only_node)
                 found[path] = Nic(name, node, speed(folder / name))
     if len(reasons) == 2:
         raise UnavailableError("; ".join(reasons))
     return found
-
-
-def _is_a_part_of_another(device: Path, root: Path) -> bool:
-    whole = device / "physfn"
-    return bool(_pci_path(whole, root)) and any(map(names_in, (whole / "infiniband", whole / "net")))
 
 
 def _infiniband_speed(device: Path) -> int | None:
@@ -220,7 +183,3 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
         common += 1
     on_pci = [part for part in one[:common] if part.startswith("pci") or _PCI_ADDRESS.fullmatch(part)]
     return len(on_pci)
-
-
-def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D+)(\d*)", name))

@@ -70,7 +70,7 @@ class MachineFacts(Message, frozen=True, tag=12):
 
     rank: Rank
     host: Text
-    numa_nodes: Annotated[tuple[NumaNode, ...], Meta(max_length=MAX_PARTS)]
+    numa_nodes: Annotated[tuple[NumaNode, ...], Meta(max_length=MAX_PARTS)]  # Of older agents
     nics: Annotated[tuple[Nic, ...], Meta(max_length=MAX_PARTS)]
     gpus: Annotated[tuple[GpuSite, ...], Meta(max_length=MAX_PARTS)]
     unknown: Unknowns = ()
@@ -82,8 +82,7 @@ class GpuLink(Part, frozen=True):
     kind: Annotated[str, one_of(LINK_KINDS)]
     peer_uuid: Text  # UUID of the other GPU. Empty for a switch.
     links: Count | None  # Number of NVLinks. None on PCIe.
-    path: Text
-    """On PCIe, in the notation of ``nvidia-smi topo``: PIX, PXB, PHB, NODE, SYS. Otherwise empty."""
+    path: Text  # Of older agents, on PCIe: PIX, PXB, PHB, NODE, SYS
 
 
 class DeviceFacts(Message, frozen=True, tag=13):

@@ -39,7 +39,6 @@ class Gpu:
     """Metric -> its value (a float) or the code (an int) of its refusal; None: no GPM."""
     pcie_kbps: tuple[int, int] = (0, 0)  # Sent, received
     counters: dict[int, int] = field(default_factory=dict)  # Field -> count; a missing one is not supported
-    short_counters: tuple[int, ...] = ()  # Fields whose counts have 32 bits
 
 
 ANSWERS = {
@@ -68,14 +67,13 @@ ANSWERS = {
 class Driver(ModuleType):
     """Handles are the GPUs themselves; samples of GPM are the GPU and the time."""
 
-    def __init__(self, *gpus: Gpu, topology: dict[frozenset[str], int] | None = None) -> None:
+    def __init__(self, *gpus: Gpu) -> None:
         super().__init__("pynvml")
         constants = {name: each for name, each in vars(pynvml).items() if not callable(each)}
         own = {name: partial(each, self) for name, each in vars(Driver).items() if name.startswith("nvml")}
         functions = {name: self._counted(name, each) for name, each in (ANSWERS | own).items()}
         vars(self).update(constants | functions, NVMLError=pynvml.NVMLError)
         self.gpus = list(gpus)
-        self.topology = topology or {}
         self.refuse: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
         self.opened = 0
@@ -124,9 +122,6 @@ class Driver(ModuleType):
             raise pynvml.NVMLError(INVALID_ARGUMENT if gpu.places_for_nvlinks else NOT_SUPPORTED)
         return int(link in gpu.nvlinks)
 
-    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):
-        return self.topology.get(frozenset((one.uuid, other.uuid)), pynvml.NVML_TOPOLOGY_SYSTEM)
-
     def nvmlDeviceGetFieldValues(self, gpu, fields):
         return [self._value_of(gpu, number) for number, _ in fields]
 
@@ -134,11 +129,10 @@ class Driver(ModuleType):
         count = gpu.counters.get(number)
         if number == pynvml.NVML_FI_DEV_NVLINK_GET_SPEED:
             count = gpu.nvlink_mbps
-        is_short = number in (pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, *gpu.short_counters)
         return SimpleNamespace(
             nvmlReturn=NOT_SUPPORTED if count is None else 0,
             timestamp=self.now_us,
-            valueType=getattr(pynvml, f"NVML_VALUE_TYPE_UNSIGNED_{'INT' if is_short else 'LONG_LONG'}"),
+            valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
             value=SimpleNamespace(uiVal=count, ullVal=count),
         )
 
@@ -174,8 +168,8 @@ def uuid(number: int) -> str:
 def h200_pair() -> Driver:
     """Two H200s of a virtual machine, 18 NVLinks each, all to switches.
 
-    Addresses, links, speed, memory, limits, the path between the two and what is not supported were
-    recorded there (driver 580); the metrics are ours, each known by heart.
+    Addresses, links, speed, memory, limits and what is not supported were recorded there (driver 580); the
+    metrics are ours.
     """
     gpm = {
         pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: 200_000.5,
@@ -186,7 +180,6 @@ def h200_pair() -> Driver:
         pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: 50.0,
         pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: 100.3,
     }
-    pcie = (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES)
     gpus = [
         Gpu(
             uuid(number),
@@ -194,12 +187,10 @@ def h200_pair() -> Driver:
             nvlinks=dict.fromkeys(range(18), (SWITCH_LINK, "FFFFFFFF:FF:FF.0")),
             memory=(150_754_820_096, GIB, 40 * GIB),
             gpm=dict(gpm),
-            counters=dict.fromkeys(pcie, 0),
-            short_counters=pcie,
         )
         for number, slot in ((1, "06"), (2, "07"))
     ]
-    return Driver(*gpus, topology={frozenset((uuid(1), uuid(2))): pynvml.NVML_TOPOLOGY_HOSTBRIDGE})
+    return Driver(*gpus)
 
 
 def a100_bridge() -> Driver:
@@ -224,4 +215,4 @@ def a100_bridge() -> Driver:
     ]
     for one, other in ((0, 1), (1, 0)):
         gpus[one].nvlinks = dict.fromkeys(range(12), (GPU_LINK, addresses[other]))
-    return Driver(*gpus, topology={frozenset((uuid(1), uuid(2))): pynvml.NVML_TOPOLOGY_HOSTBRIDGE})
+    return Driver(*gpus)

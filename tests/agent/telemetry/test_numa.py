@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.telemetry import numa
-from overlaptop.agent.telemetry.files import UnavailableError
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts
@@ -51,28 +50,10 @@ def verdict(found: NumaFacts) -> tuple[str, str, str]:
     return found.state, found.reason, found.advice
 
 
-def unbound(nodes: str, node: int) -> tuple[str, str, str]:
+def test_a_process_that_may_run_anywhere_is_unbound(tmp_path: Path) -> None:
     advice = "torchrun --numa-binding=node (needs torch 2.9 and numactl)"
-    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", advice
-
-
-def wrong(nodes: str, node: int) -> tuple[str, str, str]:
-    advice = f"numactl --all --cpunodebind={node} --preferred={node}"
-    return "wrong node", f"runs on {nodes}, its GPU is on node {node}", advice
-
-
-@pytest.mark.parametrize(
-    ("machine", "gpu", "cpus", "expected"),
-    [
-        (TWO_SOCKETS, 0, "0-223", unbound("0-1", 0)),
-        (TWO_SOCKETS, 0, "3", ("bound", "runs on node 0 with its GPU", "")),
-        (TWO_SOCKETS, 7, "0-55", wrong("node 0", 1)),
-    ],
-)
-def test_the_cpus_decide(
-    machine: Machine, gpu: int, cpus: str, expected: tuple[str, str, str], tmp_path: Path
-) -> None:
-    assert verdict(facts(machine, Process(cpus), tmp_path, gpu)) == expected
+    expected = ("unbound", "may run on nodes 0-1, its GPU is on node 0", advice)
+    assert verdict(facts(TWO_SOCKETS, Process("0-223"), tmp_path)) == expected
 
 
 def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
@@ -137,24 +118,19 @@ def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) ->
     assert (free.gpu_node, free.nic, free.nic_node) == (3, "eth0", 3)
     assert (near.state, near.advice, near.cpu_set) == ("bound", "", "6-7")
     assert [share.node for share in near.threads_by_node] == [3]
-    assert verdict(far) == wrong("node 0", 3)
+    advice = "numactl --all --cpunodebind=3 --preferred=3"
+    assert verdict(far) == ("wrong node", "runs on node 0, its GPU is on node 3", advice)
     assert [each.memory_policy for each in (free, near, far)] == ["default", "prefer:3", "bind:0"]
 
 
 def test_offline_cpus_are_left_out(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0-8191"), tmp_path)
     assert numa.cpu_set(tmp_path) == frozenset(range(224))
-    (tmp_path / "sys/devices/system/cpu/online").unlink()
-    assert numa.cpu_set(tmp_path) == frozenset(range(8192)), "then what the process says"
-    write(tmp_path, "proc/self/status", "Cpus_allowed:\tff\n")
-    with pytest.raises(UnavailableError):
-        numa.cpu_set(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("words", "text", "nodes"),
     [
-        ("default", "default", set()),
         ("prefer (many):0-1", "prefer (many):0-1", {0, 1}),
         ("bind=static:2-3", "bind:2-3", {2, 3}),
         ("interleave=relative|balancing:0,2", "interleave:0,2", {0, 2}),
@@ -164,9 +140,6 @@ def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int
     set_process(Process("0", policy=words), tmp_path)
     policy = numa.memory_policy(tmp_path)
     assert (policy.text, policy.nodes) == (text, nodes)
-    write(tmp_path, "proc/self/numa_maps", "55c000000000 newpolicy:1 anon=1")
-    with pytest.raises(UnavailableError, match="names no policy"):
-        numa.memory_policy(tmp_path)
 
 
 def test_first_mappings_give_the_processes_policy(tmp_path: Path) -> None:
@@ -185,14 +158,12 @@ def test_first_mappings_give_the_processes_policy(tmp_path: Path) -> None:
         ("0::/a/b\n", "a/b/cpuset.cpus.effective", {0, 1}),
         ("0::/../../outside\n", "cpuset.cpus.effective", {0, 1}),
         ("9:cpu:/x\n3:cpuset,misc:/y\n0::/\n", "cpuset/y/cpuset.effective_cpus", {0, 1}),
-        ("0::/a\n", "b/cpuset.cpus.effective", None),
         ("", "cpuset.cpus.effective", None),
     ],
 )
 def test_a_cgroup_s_cpus_are_found_in_both_versions(
     cgroup: str, file: str, cpus: set[int] | None, tmp_path: Path
 ) -> None:
-    assert numa.cgroup_cpus(tmp_path) is None, "there is no /proc"
     write(tmp_path, "proc/self/cgroup", cgroup)
     write(tmp_path, f"sys/fs/cgroup/{file}", "0-1\n")
     assert numa.cgroup_cpus(tmp_path) == cpus
@@ -224,9 +195,5 @@ def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> 
         assert (threads.cpus, threads.reason) == (None, "still being read")
     threads.read()
     assert (threads.cpus, threads.reason) == ({3: 100, 60: 50}, "")
-    set_process(Process("0-223", threads=[7] * 150), tmp_path)
     threads.read()
     assert threads.cpus == {3: 100, 60: 50}, "until the next round is complete"
-    for _ in range(4):
-        threads.read()
-    assert threads.cpus == {7: 150}

@@ -10,61 +10,37 @@ from overlaptop.agent.telemetry.files import UnavailableError, format_list, pars
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import Nic
 
-from .trees import (
-    GRACE_HOPPER,
-    MACHINES,
-    TWO_SOCKETS,
-    Device,
-    Machine,
-    Node,
-    Process,
-    lay_out,
-)
+from .trees import MACHINES, TWO_SOCKETS, Device, Machine, Process, lay_out
 
 
 def read(machine: Machine, root: Path) -> Topology:
     return Topology.read(lay_out(machine, Process("0"), root))
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_nodes_with_cpus_or_memory_are_listed(name: str, tmp_path: Path) -> None:
-    machine = MACHINES[name]
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_nodes_with_cpus_are_known_and_devices_lie_on_them(machine: Machine, tmp_path: Path) -> None:
     topology = read(machine, tmp_path)
     assert topology.unknown == ()
-    cpus = {number: parse_list(node.cpus) for number, node in machine.nodes.items() if node.cpus}
-    assert topology.cpus_by_node == cpus
-    assert [(node.node, node.cpus, node.memory_bytes) for node in topology.nodes] == [
-        (number, node.cpus, node.gib << 30)
-        for number, node in machine.nodes.items()
-        if node.cpus or node.gib
-    ]
+    assert topology.cpus_by_node == {node: parse_list(cpus) for node, cpus in machine.nodes.items() if cpus}
     assert all(topology.node_of_pci(gpu.address) == gpu.numa_node for gpu in machine.gpus)
     assert topology.node_of_pci("0000:fe:1f.7") is topology.only_node
-
-
-def test_a_node_is_gpu_memory_where_nvml_says_so(tmp_path: Path) -> None:
-    grace = read(GRACE_HOPPER, tmp_path)
-    assert not any(node.is_gpu_memory for node in grace.nodes)
-    marked = grace.with_gpu_memory([1, 0])
-    assert [node.node for node in marked.nodes if node.is_gpu_memory] == [1], "node 0 has CPUs"
 
 
 def test_nearest_adapter_is_behind_the_same_port(tmp_path: Path) -> None:
     topology = read(TWO_SOCKETS, tmp_path)
     nics = [topology.nic_near(gpu.address) for gpu in TWO_SOCKETS.gpus]
     assert nics == [Nic(f"mlx5_{number}", number // 4, 400_000_000_000) for number in range(8)]
+    # Each is listed once, although it has an Ethernet face, too.
+    assert topology.nics == (*nics, Nic("eth0", 0, 25_000_000_000))
+    for no_address in ("", "0000:01:00.0/.."):
+        assert topology.node_of_pci(no_address) is topology.nic_near(no_address) is None
 
 
-def adapters(
-    gpu_node: int, infiniband_node: int, ethernet_node: int, infiniband: tuple[str, ...] = ("mlx5_0",)
-) -> Machine:
+def adapters(gpu_node: int, infiniband_node: int, ethernet_node: int) -> Machine:
     return Machine(
-        nodes={0: Node("0-3"), 1: Node("4-7")},
+        nodes={0: "0-3", 1: "4-7"},
         gpus=[Device(("pci0000:00", "0000:01:00.0"), gpu_node)],
-        infiniband={
-            name: Device(("pci0000:40", f"0000:4{number}:00.0"), infiniband_node)
-            for number, name in enumerate(infiniband)
-        },
+        infiniband={"mlx5_0": Device(("pci0000:40", "0000:41:00.0"), infiniband_node)},
         ethernet={"eth0": Device(("pci0000:80", "0000:81:00.0"), ethernet_node)},
     )
 
@@ -85,21 +61,6 @@ def test_node_decides_without_a_common_bridge(
 ) -> None:
     near = read(adapters(*nodes), tmp_path).nic_near("0000:01:00.0")
     assert (near and near.name) == nearest
-
-
-def test_adapter_with_two_faces_is_listed_once(tmp_path: Path) -> None:
-    topology = read(TWO_SOCKETS, tmp_path)
-    assert (tmp_path / "sys/class/net/ib0").is_dir()
-    assert (tmp_path / "sys/class/net/lo").is_dir()
-    assert [nic.name for nic in topology.nics] == [*(f"mlx5_{n}" for n in range(8)), "eth0"]
-    assert topology.nics[-1].bits_per_s == 25_000_000_000
-
-
-@pytest.mark.parametrize("bus_id", ["", "0000:01:00.0/.."])
-def test_an_address_is_never_a_path(bus_id: str, tmp_path: Path) -> None:
-    topology = read(TWO_SOCKETS, tmp_path)
-    assert topology.node_of_pci(bus_id) is None
-    assert topology.nic_near(bus_id) is None
 
 
 @given(st.frozensets(st.integers(0, 200), max_size=60))

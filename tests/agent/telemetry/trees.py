@@ -13,16 +13,10 @@ from pathlib import Path
 from overlaptop.agent.telemetry.numa import MAX_THREADS, THREADS_AT_A_TIME, GpuPlace, NumaMonitor
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
-from overlaptop.wire.devices import NUMA_STATES, NumaFacts
+from overlaptop.wire.devices import NumaFacts
 
 DATA = Path(__file__).parent / "data"
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
-
-
-@dataclass(frozen=True)
-class Node:
-    cpus: str
-    gib: int = 128
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Machine:
-    nodes: Mapping[int, Node]
+    nodes: Mapping[int, str]  # CPUs by node
     gpus: Sequence[Device] = ()
     infiniband: Mapping[str, Device] = field(default_factory=dict)
     """``mlx5_0``; each has an Ethernet or IPoIB face of the same device, too."""
@@ -70,17 +64,14 @@ def watched(root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TOR
     for _ in range(MAX_THREADS // THREADS_AT_A_TIME):
         found = watch.facts()
     assert codec.decode(codec.encode(found)) == found, "it fits into a message"
-    assert found.state in NUMA_STATES
     return found
 
 
 def lay_out(machine: Machine, process: Process, root: Path) -> Path:
     """Write a described machine, and a process on it, below `root`."""
-    for number, node in machine.nodes.items():
-        folder = f"sys/devices/system/node/node{number}"
-        write(root, f"{folder}/cpulist", f"{node.cpus}\n")
-        write(root, f"{folder}/meminfo", f"Node {number} MemTotal:       {node.gib << 20} kB\n")
-    online = ",".join(node.cpus for node in machine.nodes.values() if node.cpus)
+    for number, cpus in machine.nodes.items():
+        write(root, f"sys/devices/system/node/node{number}/cpulist", f"{cpus}\n")
+    online = ",".join(filter(None, machine.nodes.values()))
     write(root, "sys/devices/system/cpu/online", f"{online}\n")
     for device in (*machine.gpus, *machine.infiniband.values(), *machine.ethernet.values()):
         _plug(root, device)
@@ -143,7 +134,7 @@ def _below(bridge: int, address: str, node: int) -> Device:
 # Two sockets, eight GPUs, each with an adapter at the same port.
 _PORTS = tuple(zip((0x10, 0x20, 0x30, 0x40, 0x90, 0xA0, 0xB0, 0xC0), (0,) * 4 + (1,) * 4, strict=True))
 TWO_SOCKETS = Machine(
-    nodes={0: Node("0-55,112-167", 1024), 1: Node("56-111,168-223", 1024)},
+    nodes={0: "0-55,112-167", 1: "56-111,168-223"},
     gpus=[_below(bus, f"0000:{bus + 1:02x}:00.0", node) for bus, node in _PORTS],
     infiniband={
         f"mlx5_{number}": _below(bus, f"0000:{bus + 2:02x}:00.0", node)
@@ -154,7 +145,7 @@ TWO_SOCKETS = Machine(
 
 # One Grace CPU; node 1 is the GPU's memory, 2 to 8 wait for slices of it.
 GRACE_HOPPER = Machine(
-    nodes={0: Node("0-71", 480), 1: Node("", 96), **{n: Node("", 0) for n in range(2, 9)}},
+    nodes={0: "0-71", **dict.fromkeys(range(1, 9), "")},
     gpus=[Device(("pci0009:00", "0009:00:00.0", "0009:01:00.0"), 0)],
 )
 
