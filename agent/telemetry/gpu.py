@@ -36,19 +36,18 @@ _PCIE_LANES = {
 
 _NODE_SET_WORDS = 16  # Words of 64 nodes: the kernel supports 1,024 nodes at most
 
-_NVLINKS = {
-    (6, 0): ("1.0", 20_000_000_000),
-    (7, 0): ("2.0", 25_781_250_000),
-    (7, 5): ("2.2", 25_781_250_000),
-    (8, 0): ("3.0", 25_000_000_000),
-    (8, 6): ("3.1", 14_062_500_000),
-    (9, 0): ("4.0", 26_562_500_000),
-    (10, 0): ("5.0", 53_125_000_000),
-    (10, 3): ("5.0", 53_125_000_000),
+_NVLINK_VERSIONS = {
+    (6, 0): "1.0",
+    (7, 0): "2.0",
+    (7, 5): "2.2",
+    (8, 0): "3.0",
+    (8, 6): "3.1",
+    (9, 0): "4.0",
+    (10, 0): "5.0",
+    (10, 3): "5.0",
 }
-"""By compute capability: version, and bytes per second of one link in one direction as in nvidia-smi. Used
-for drivers that do not report the speed. nvmlDeviceGetNvLinkVersion is unreliable: an H200 answers 6, which
-is nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
+"""By compute capability. nvmlDeviceGetNvLinkVersion is unreliable: an H200 answers 6, which is nvml.h's
+4.0, but an A100 answers 5, which would be 3.1."""
 
 
 def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
@@ -97,11 +96,10 @@ class GpuFacts:
     def read(self) -> DeviceFacts:
         ask, call = self._ask, self._call
         active = ask("nvlink_count", self._active_links)
-        version, link_bytes_per_s = ask("nvlink_version", lambda: self._nvlink(active)) or ("", None)
         generation_max = ask("pcie_generation_max", lambda: call("nvmlDeviceGetMaxPcieLinkGeneration"))
         width_max = ask("pcie_width_max", lambda: call("nvmlDeviceGetMaxPcieLinkWidth"))
         figures: dict[str, Callable[[], int]] = {
-            "nvlink_peak_bytes_per_s": lambda: self._nvlink_peak(active, link_bytes_per_s),
+            "nvlink_peak_bytes_per_s": lambda: self._nvlink_peak(active),
             "pcie_peak_bytes_per_s": lambda: self._pcie_peak(generation_max, width_max),
             "memory_total_bytes": lambda: call("nvmlDeviceGetMemoryInfo").total,
             "sm_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_SM),
@@ -115,7 +113,7 @@ class GpuFacts:
             gpu_uuid=self._site.uuid,
             gpu_name=self._site.name,
             pci_bus_id=self._site.pci_bus_id,
-            nvlink_version=version,
+            nvlink_version=ask("nvlink_version", lambda: self._nvlink_version(active)) or "",
             nvlink_count=None if active is None else len(active),
             pcie_generation_max=generation_max,
             pcie_width_max=width_max,
@@ -176,26 +174,21 @@ class GpuFacts:
             raise puzzling
         return tuple(link for link, state in states.items() if state == 1)
 
-    def _nvlink(self, active: Sequence[int] | None) -> tuple[str, int | None]:
+    def _nvlink_version(self, active: Sequence[int] | None) -> str:
         if not self._known(active):
-            return "", None
+            return ""
         capability = tuple(self._call("nvmlDeviceGetCudaComputeCapability"))
-        if capability not in _NVLINKS:
+        if capability not in _NVLINK_VERSIONS:
             raise NvmlError(f"not known for compute capability {'.'.join(map(str, capability))}")
-        return _NVLINKS[capability]
+        return _NVLINK_VERSIONS[capability]
 
-    def _nvlink_peak(self, active: Sequence[int] | None, link_bytes_per_s: int | None) -> int:
+    def _nvlink_peak(self, active: Sequence[int] | None) -> int:
         links = self._known(active)
         if not links:
             raise NvmlError("no NVLink is up")
         field = self._library.NVML_FI_DEV_NVLINK_GET_SPEED
-        try:
-            values = self._call("nvmlDeviceGetFieldValues", [(field, link) for link in links])
-            return sum(1_000_000 * self._nvml.number(value) for value in values)
-        except NvmlError:
-            if link_bytes_per_s is None:
-                raise
-            return len(links) * link_bytes_per_s
+        values = self._call("nvmlDeviceGetFieldValues", [(field, link) for link in links])
+        return sum(1_000_000 * self._nvml.number(value) for value in values)
 
     def _known(self, active: Sequence[int] | None) -> Sequence[int]:
         if active is None:

@@ -108,7 +108,6 @@ class Nvml:
             library.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
             library.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
             library.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-            library.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
         }
         self._handles: dict[str, Any] = {}
 

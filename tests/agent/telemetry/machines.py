@@ -30,7 +30,7 @@ class Gpu:
     nvlinks: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Link -> the kind of its other end and that end's bus id, of the links that are up."""
     places_for_nvlinks: int = 18
-    nvlink_mbps: int | None = 26562
+    nvlink_mbps: int = 26562
     pcie: tuple[int, int, int, int] = (5, 5, 16, 16)  # Generation now, at most; lanes now, at most
     memory: tuple[int, int, int] = (150 * GIB, GIB, 40 * GIB)
     """Total, kept by the driver, used by processes."""
@@ -203,7 +203,7 @@ def a100_bridge() -> Driver:
             "NVIDIA A100 80GB PCIe",
             (8, 0),
             places_for_nvlinks=12,
-            nvlink_mbps=None,
+            nvlink_mbps=25000,
             pcie=(1, 4, 16, 16),
             pcie_kbps=(1_500_000, 2_500_000),
             counters={

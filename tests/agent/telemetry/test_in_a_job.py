@@ -1,7 +1,6 @@
 """Telemetry beside real jobs: what arrives with it, and that all else is as it is without it."""
 
 import json
-import textwrap
 from pathlib import Path
 
 from overlaptop.agent.telemetry.telemetry import NO_GPU
@@ -38,20 +37,7 @@ JOB = f"""
     print(json.dumps([losses[:20], torch.cuda.is_initialized()]))
 """
 
-ON_TWO_H200S = f"""
-    sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
-    import os
-    from telemetry import machines
-    import overlaptop.agent.sources.choice as choice
-    from overlaptop.agent.telemetry.telemetry import JobGpu
-
-    driver = sys.modules["pynvml"] = machines.h200_pair()
-    driver.between_samples_us = 500_000
-    rank = int(os.environ["RANK"])
-    choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
-"""
-
-# Tells what is imported on other threads than the job's, and has pynvml still to be imported.
+# Names what is imported on other threads than the job's, and has pynvml still to be imported.
 SEES_IMPORTS = """
     import importlib.abc, importlib.machinery, threading
     import torch
@@ -71,6 +57,44 @@ SEES_IMPORTS = """
 
     sys.modules.pop("pynvml", None)
     sys.meta_path.insert(0, ImportsSeen())
+"""
+
+FORKS = f"""
+    import os, sys
+    sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
+    from telemetry import machines
+    import overlaptop.agent.sources.choice as choice
+    from overlaptop.agent.telemetry.telemetry import JobGpu
+
+    driver = machines.h200_pair()
+    driver.between_samples_us = 500_000
+    choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
+    {SEES_IMPORTS}
+    {COUNTS_MESSAGES}
+    import time
+    import torch, overlaptop.agent
+
+    def steps():
+        global made
+        sent.clear()
+        while sent["DeviceSample"] < 2:
+            overlaptop.agent.step()
+            made += 1
+            time.sleep(0.05)
+
+    rank = made = 0
+    steps()
+    pid = os.fork()
+    if pid == 0:
+        rank, made = 1, 0
+        os.environ["RANK"] = "1"
+        overlaptop.agent.step()  # counts nothing yet, and takes nothing from the agent to come
+        overlaptop.agent.attach()
+        steps()
+    else:
+        steps()
+        assert os.waitpid(pid, 0)[1] == 0
+    print(rank, made)
 """
 
 
@@ -102,44 +126,8 @@ def test_telemetry_on_a_cpu_leaves_the_job_as_without_it(run_ranks) -> None:
 
 
 def test_forked_child_reports_its_own_gpu(run_ranks) -> None:
-    job = run_ranks(
-        f"""
-        import sys
-        {textwrap.indent(textwrap.dedent(ON_TWO_H200S), " " * 8).strip()}
-        {textwrap.indent(textwrap.dedent(SEES_IMPORTS), " " * 8).strip()}
-        {textwrap.indent(textwrap.dedent(COUNTS_MESSAGES), " " * 8).strip()}
-        import time
-        import torch, overlaptop.agent
-
-        made = 0
-
-        def steps():
-            global made
-            sent.clear()
-            while sent["DeviceSample"] < 2:
-                overlaptop.agent.step()
-                made += 1
-                time.sleep(0.05)
-
-        steps()
-        pid = os.fork()
-        if pid == 0:
-            rank, made = 1, 0
-            os.environ["RANK"] = "1"
-            overlaptop.agent.step()  # counts nothing yet, and takes nothing from the agent to come
-            overlaptop.agent.attach()
-            assert overlaptop.agent._agent.barrier.on_disabled is not None
-            steps()
-        else:
-            steps()
-            assert os.waitpid(pid, 0)[1] == 0
-        print(rank, made)
-        """,
-        nproc=1,
-        forked=True,
-    )
-    assert job.codes == [0], job.errs
-    assert job.errs == [""]
+    job = run_ranks(FORKS, nproc=1, forked=True)
+    assert (job.codes, job.errs) == ([0], [""])
     made = dict(map(int, line.split()) for line in job.outs[0].splitlines())
     assert job.info(0).pid != job.info(1).pid
     for rank in range(2):

@@ -85,7 +85,7 @@ def test_a100s_with_bridges() -> None:
     driver = machines.a100_bridge()
     facts = reader(driver).read()
     assert (facts.nvlink_version, facts.nvlink_count) == ("3.0", 12)
-    assert facts.nvlink_peak_bytes_per_s == 12 * 25_000_000_000  # its driver does not tell the speed
+    assert facts.nvlink_peak_bytes_per_s == 12 * 25_000_000_000
     assert (facts.pcie_generation, facts.pcie_generation_max) == (1, 4)  # it is idle
     assert facts.pcie_peak_bytes_per_s == 28_807_032_967
     assert facts.links == (

@@ -149,37 +149,24 @@ def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypat
     assert [facts.pcie_generation for facts in beside.of(DeviceFacts)] == [5, 1]
 
 
-ON_TELEMETRYS_THREAD = ["__init__", "sample", "close"]
-ON_THE_AGENTS = ["naming the GPU", "starting the thread", "sending"]
+def fault(*_: object) -> JobGpu:
+    raise ArithmeticError("on purpose")
 
 
-@pytest.mark.parametrize("where", [*ON_TELEMETRYS_THREAD, *ON_THE_AGENTS])
+@pytest.mark.parametrize("where", ["naming the GPU", "on its thread", "sending"])
 def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, caplog, where: str) -> None:
-    monkeypatch.setattr(module, "NUMA_EVERY", 1)
-    monkeypatch.setattr(module, "DEVICE_EVERY", 1)
-
-    def fault(*_: object) -> JobGpu:
-        raise ArithmeticError("on purpose")
-
-    if where in ON_TELEMETRYS_THREAD:
-        monkeypatch.setattr(MachineMonitor, where, fault)
-    elif where == "starting the thread":
-        monkeypatch.setattr(module, "Thread", fault)
-    elif where == "sending":
+    if where == "on its thread":
+        monkeypatch.setattr(MachineMonitor, "sample", fault)
+    if where == "sending":
         beside.put_state = fault
     beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
-    if where == "close":
-        beside.serve_until(beside.has(DeviceSample))
-        beside.telemetry.stop()
     beside.serve_until(lambda: beside.notices and not running(beside))
     for _ in range(3):
         beside.telemetry.serve(beside.put_state, PLACE)
         beside.telemetry.follow(lambda: SECOND)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
     flush_log()  # as the job's next step does
-    assert [record.getMessage() for record in caplog.records] == [
-        "overlaptop: no telemetry: ArithmeticError: on purpose"
-    ]
+    assert caplog.messages == ["overlaptop: no telemetry: ArithmeticError: on purpose"]
 
 
 def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
