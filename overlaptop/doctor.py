@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 
 from overlaptop import __version__
 from overlaptop.agent.sources.cupti import library as cupti_library
-from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, sizes_for
+from overlaptop.agent.sources.cupti.library import tool_in
 from overlaptop.agent.telemetry import nvml as nvml_library
 from overlaptop.agent.telemetry.files import text_if_any
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError

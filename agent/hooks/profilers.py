@@ -1,4 +1,4 @@
-"""Watches torch.profiler, a temporary user of CUPTI. For permanent ones see sources/cupti/holders.py."""
+"""Watches torch.profiler, a temporary user of CUPTI. For permanent ones see sources/cupti/library.py."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -22,9 +22,8 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, Edge, StepSpans
-from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
-from overlaptop.agent.sources.cupti.library import CuptiError
+from overlaptop.agent.sources.cupti.library import CuptiError, tool_in
 from overlaptop.agent.sources.cupti.tracer import Tracer
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames

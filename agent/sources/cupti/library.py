@@ -4,12 +4,26 @@ A second copy would not see the job's kernels while torch.profiler runs: CUPTI h
 """
 
 import ctypes
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 MAPS = Path("/proc/self/maps")
+TOOLS = {
+    "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR": "Nsight Compute",
+    "CUDA_INJECTION64_PATH": "a CUDA profiler",
+    "KINETO_USE_DAEMON": "Kineto's daemon",
+}
+"""Tools that hold CUPTI for the life of a process, by the environment variable that attaches them."""
+
+
+def tool_in(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the tool that holds CUPTI in a process with this environment."""
+    return next((tool for variable, tool in TOOLS.items() if environ.get(variable)), None)
 
 
 class CuptiError(RuntimeError):

@@ -7,7 +7,7 @@ import torch
 
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
-from overlaptop.agent.sources.cupti.holders import TOOLS
+from overlaptop.agent.sources.cupti.library import TOOLS
 
 
 class Sources:

@@ -13,8 +13,8 @@ from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.cupti.layouts import MEMSET
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import MARK_WORDS, read_steps
-from overlaptop.timeline import spans
+from overlaptop.agent.sources.kernel_steps import MARK_WORDS, OTHER_GPU, OUT_OF_ORDER, read_steps
+from overlaptop.timeline import coherence, spans
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 from overlaptop.timeline.overlap import break_down
 
@@ -23,23 +23,19 @@ from .recordings import ALL_REDUCE, ELEMENTWISE, FUSED, GEMM, SPIN, Trace, names
 LANES = ("compute", "comm", "copy", "fused", "stall")
 
 
-def read(trace: Trace, clock_offset_ns: int = 0):
-    return read_steps(trace.activities, trace.marks, names(), LaneRules(), clock_offset_ns)
+def read(trace: Trace, found: Counter[str] | None = None):
+    return read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
 
 
-def reread(burst, activities, marks=None, rules=None):
-    rules = rules or LaneRules()
-    marks = burst.marks if marks is None else marks
-    return read_steps(activities, marks, burst.names(rules), rules, burst.clock_offset_ns)
+def reread(burst, activities):
+    rules = LaneRules()
+    return read_steps(activities, burst.marks, burst.names(rules), rules, burst.clock_offset_ns)
 
 
 def plain(steps):
+    """The same with lanes as tuples: arrays have no equality."""
     return [
-        [
-            spans.flatten(value) if field.name in LANES else value
-            for field in dataclasses.fields(step)
-            for value in [getattr(step, field.name)]
-        ]
+        dataclasses.replace(step, **{lane: spans.flatten(getattr(step, lane)) for lane in LANES})
         for step in steps
     ]
 
@@ -66,18 +62,11 @@ def test_recorded_burst_is_read_into_steps(name, numbers, nccl_kernels):
         assert step.end_ns == following.start_ns
     for step in steps:
         assert Counter(kernel.collective for kernel in kernels_of(step)) == nccl_kernels
-        assert not any(kernel.replayed for kernel in kernels_of(step))
-
         parts = break_down(step.start_ns, step.end_ns, step.compute, step.comm, step.copy)
         whole = parts.hidden_ns + parts.exposed_ns + parts.compute_only_ns + parts.copy_only_ns
         assert whole + parts.idle_ns == step.end_ns - step.start_ns
         assert min(parts.hidden_ns, parts.compute_only_ns, parts.idle_ns, parts.exposed_ns) > 0
-        exposed = spans.difference(step.comm, step.compute)
-        assert spans.length_ns(spans.difference(step.stall, exposed)) == 0
-        for lane in LANES:
-            inside = spans.clip(getattr(step, lane), step.start_ns, step.end_ns)
-            assert np.array_equal(inside, getattr(step, lane))
-
+        assert len(spans.difference(step.stall, spans.difference(step.comm, step.compute))) == 0
         assert [phase.name for phase in step.phases] == ["forward", "backward", "optimizer"]
         bounds_ns = [ns for phase in step.phases for ns in (phase.start_ns, phase.end_ns)]
         assert [step.start_ns, *bounds_ns, step.end_ns] == sorted([step.start_ns, *bounds_ns, step.end_ns])
@@ -86,9 +75,9 @@ def test_recorded_burst_is_read_into_steps(name, numbers, nccl_kernels):
 US = 1_000
 
 
-def launched(*, every_us=50, lead_us=0, pause_us=0, reduction_us=0):
-    """A step whose host launches a kernel of 10 us every so often, `lead_us` before it could run, and waits
-    for data first. The stream runs them one after the other, and in the middle waits for an all-reduce.
+def launched(*, every_us=50, lead_us=0, reduction_us=0):
+    """A step whose host launches a kernel of 10 us every so often, `lead_us` before it could run. The
+    stream runs them one after the other, and in the middle waits for an all-reduce.
     """
     trace, launch_us, free_us = Trace(), 0, 0
 
@@ -99,7 +88,6 @@ def launched(*, every_us=50, lead_us=0, pause_us=0, reduction_us=0):
         return begin_us * US, free_us * US
 
     trace.mark(0, run(0)[0], host_ns=launch_us * US)
-    launch_us += pause_us
     for at in range(500):
         if at == 250:
             trace.kernel(ALL_REDUCE, *run(reduction_us), stream=9)
@@ -117,7 +105,6 @@ def launched(*, every_us=50, lead_us=0, pause_us=0, reduction_us=0):
         ({"reduction_us": 12_000}, True),  # behind it the host is ahead, and before it is not
         ({"lead_us": 6_000}, False),
         ({"every_us": 11}, False),  # gaps of 1 us are the GPU's own
-        ({"every_us": 10, "pause_us": 5_000}, False),
     ],
 )
 def test_step_waits_for_launches_if_the_gpu_idles_often(job, waits):
@@ -149,38 +136,45 @@ def test_what_a_host_needs_for_a_step_is_without_its_synchronisations(synchronis
     assert read(trace)[0].compute.tolist() == [[160, 180]]
 
 
-@pytest.mark.parametrize(("waiting", "known"), [(800, True), (1000, False)])
-def test_a_full_queue_may_have_blocked_the_host(waiting, known):
+def full_queue(waiting):
     trace = Trace()
     trace.mark(0, 1, host_ns=0)
     for at in range(1200):
         trace.kernel(GEMM, 10 * at, 10 * at + 9)
     trace.mark(1, 12_000, host_ns=10 * (1200 - waiting))
-    trace.mark(2, 12_100, host_ns=12_050)
-    assert [step.host_ns is not None for step in read(trace)] == [known, known]
+    return trace
 
 
-@pytest.mark.parametrize(
-    ("lead_ns", "synchronised_ns", "host_ns"), [(250, 0, None), (250, 40, 60), (50, 0, 100)]
-)
-def test_a_host_that_is_steps_ahead_and_no_faster_than_the_gpu_was_blocked(
-    lead_ns, synchronised_ns, host_ns
-):
+def steps_ahead(lead_ns, synchronised_ns):
     trace = Trace()
     trace.mark(0, 100 + lead_ns, host_ns=100)
     trace.synchronisation(110, 110 + synchronised_ns, STREAM)
     trace.mark(1, 200 + lead_ns, host_ns=200)
-    assert read(trace)[0].host_ns == host_ns
+    return trace
 
 
-@pytest.mark.parametrize(("memory", "known"), [(PINNED, [True, True]), (PAGEABLE, [False, True])])
-def test_a_copy_to_pageable_memory_may_have_blocked_the_host(memory, known):
+def copy_to_host(memory):
     trace = Trace()
     trace.mark(0, 0)
     trace.memcpy(10, 20, value=TO_HOST | FROM_DEVICE | memory)
     trace.mark(1, 30)
-    trace.mark(2, 60)
-    assert [step.host_ns is not None for step in read(trace)] == known
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "host_ns"),
+    [
+        (full_queue(waiting=800), 4_000),
+        (full_queue(waiting=1000), None),
+        (steps_ahead(50, 0), 100),
+        (steps_ahead(250, 0), None),  # it takes as long as the GPU
+        (steps_ahead(250, 40), 60),
+        (copy_to_host(PINNED), 30),
+        (copy_to_host(PAGEABLE), None),
+    ],
+)
+def test_a_hosts_time_is_unknown_where_the_gpu_may_have_blocked_it(trace, host_ns):
+    assert read(trace)[0].host_ns == host_ns
 
 
 def shuffled(activities):
@@ -204,16 +198,14 @@ def test_step_with_a_bound_that_was_not_recorded_is_left_out():
     [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == 38]
     activities = burst.activities()
     is_bound = (activities["kind"] == MEMSET) & (activities["value"] == bound.value)
-    steps = reread(burst, activities[~is_bound])
-    assert plain(steps) == plain(step for step in burst.steps() if step.step in (36, 39))
+    expected = [step for step in burst.steps() if step.step in (36, 39)]
+    assert plain(reread(burst, activities[~is_bound])) == plain(expected)
 
 
 def test_the_users_rules_move_kernels_to_another_lane():
     burst = recording("ddp")
     [before] = burst.steps()
-    [after] = reread(
-        burst, burst.activities(), rules=LaneRules([parse_rule("compute=ncclDevKernel_AllReduce")])
-    )
+    [after] = burst.steps(LaneRules([parse_rule("compute=ncclDevKernel_AllReduce")]))
     assert spans.length_ns(before.comm) > spans.length_ns(after.comm) == 0
     assert np.array_equal(after.compute, spans.union(before.compute, before.comm))
     assert after.intervals == before.intervals  # NCCL's they remain, and are joined to their launches
@@ -330,10 +322,9 @@ def test_every_ns_of_a_step_is_in_the_lanes_of_what_ran_in_it(issued):
         (b"ncclSymkDevKernel_AllGather_LL", "ncclSymkDevKernel_AllGather_LL", "AllGather"),
         (b"ncclKernel_SendRecv_RING_SIMPLE", "ncclKernel_SendRecv_RING_SIMPLE", "SendRecv"),
         (b"triton_poi_fused_add_all_reduce_4", "triton_poi_fused_add_all_reduce_4", None),
-        (b"", "", None),
     ],
 )
-def test_a_kernels_name_tells_its_function_and_which_collective(raw, text, collective):
+def test_a_kernels_name_has_its_function_and_collective(raw, text, collective):
     [name], _ = KernelNames(LaneRules(), {8: raw}.__getitem__).look_up(np.array([8], dtype=np.uint64))
     assert (name.text, name.nccl) == (text, collective)
 
@@ -343,10 +334,7 @@ HOUR_NS = 3_600_000_000_000
 
 @pytest.mark.parametrize(
     ("moved_ns", "why"),
-    [
-        (-5_000_000, "begins before its own launch"),
-        (25_000_000, "begins after others that were launched later on its stream"),
-    ],
+    [(-5_000_000, coherence.BEFORE_LAUNCH), (25_000_000, OUT_OF_ORDER)],
 )
 def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
     trace, found = Trace(), Counter()
@@ -354,7 +342,7 @@ def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
         begin_ns = HOUR_NS + step * 10_000_000
         trace.mark(step, begin_ns + moved_ns * (step == 4), host_ns=begin_ns - 3_000_000)
         trace.kernel(GEMM, begin_ns + 1_000_000, begin_ns + 5_000_000)
-    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
+    steps = read(trace, found)
     assert [each.step for each in steps] == [0, 1, 2, 5, 6]
     assert all(each.end_ns - each.start_ns == 10_000_000 for each in steps)
     assert found == {why: 1}
@@ -367,6 +355,6 @@ def test_kernels_of_another_gpu_are_left_out_and_counted():
     trace.kernel(GEMM, 2, 9_000_002, device=1)
     trace.mark(1, 10_000_000)
     found = Counter()
-    [step] = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
+    [step] = read(trace, found)
     assert spans.length_ns(step.compute) == 4_000_000
-    assert found == {"ran on another GPU than the steps": 1}
+    assert found == {OTHER_GPU: 1}
