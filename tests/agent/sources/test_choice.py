@@ -11,71 +11,60 @@ from overlaptop.agent.sources.cupti.library import TOOLS
 
 
 class Sources:
+    """Stands in for the sources: which were tried, and why one cannot start."""
+
     def __init__(self, patch):
         self.tried = []
         self.refusals = {}
         for name in ("kernels", "events", "host"):
-            patch.setattr(choice, f"{name.capitalize()}Source", self._stand_in(name))
+            patch.setattr(choice, f"{name.capitalize()}Source", type(name, (), self._members(name)))
 
-    def _stand_in(self, name):
-        sources = self
+    def _members(self, name):
+        def init(source, *arguments):
+            source.reason = arguments[2] if name == "host" else ""
 
-        class StandIn:
-            def __init__(self, *arguments):
-                self.name = name
-                self.arguments = arguments
-                self.gave_up = ""
-                self.reason = arguments[2] if name == "host" else ""
+        def start(source):
+            self.tried.append(name)
+            if name in self.refusals:
+                raise RuntimeError(self.refusals[name])
 
-            def start(self):
-                sources.tried.append(name)
-                if name in sources.refusals:
-                    raise RuntimeError(sources.refusals[name])
-
-        return StandIn
-
-
-@pytest.fixture
-def sources(monkeypatch):
-    return Sources(monkeypatch)
+        return {"name": name, "gave_up": "", "__init__": init, "start": start}
 
 
 def choose(source="auto", instead_of=None, **options):
     return choice.choose(AgentOptions(source, **options), None, instead_of)
 
 
-NO_CUPTI, NO_CUDA = {"kernels": "no CUPTI"}, {"kernels": "no CUPTI", "events": "no CUDA"}
-
-
 @pytest.mark.parametrize(
-    ("gpu", "asked", "refusals", "tried", "reason"),
+    ("gpu", "asked", "tried", "reason"),
     [
-        (True, {}, {}, ["kernels"], ""),
-        (True, {}, NO_CUPTI, ["kernels", "events"], "no CUPTI"),
-        (True, {"source": "kernels"}, NO_CUDA, ["kernels", "events", "host"], "no CUDA"),
-        (True, {"source": "events"}, {}, ["events"], ""),
-        (True, {"source": "host"}, {}, ["host"], "asked for"),
-        (True, {"phases_only": True}, {}, ["events"], ""),  # they cost less
-        (False, {}, NO_CUDA, ["host"], "no CUDA device in use"),  # a job on the CPU begins no CUDA context
-        (False, {"source": "host"}, NO_CUDA, ["host"], "no CUDA device in use; asked for"),
+        (True, {}, ["kernels", "events"], "no CUPTI"),
+        (True, {"source": "kernels"}, ["kernels", "events"], "no CUPTI"),
+        (True, {"source": "events"}, ["events"], ""),
+        (True, {"source": "host"}, ["host"], "asked for"),
+        (True, {"phases_only": True}, ["events"], ""),  # they cost less
+        (False, {}, ["host"], "no CUDA device in use"),  # a job on the CPU begins no CUDA context
+        (False, {"source": "host"}, ["host"], "no CUDA device in use; asked for"),
     ],
 )
-def test_a_job_gets_the_first_source_that_starts(sources, monkeypatch, gpu, asked, refusals, tried, reason):
+def test_a_job_gets_the_first_source_that_starts(monkeypatch, gpu, asked, tried, reason):
+    sources = Sources(monkeypatch)
     monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: gpu)
-    sources.refusals |= refusals
+    sources.refusals["kernels"] = "no CUPTI"
     chosen = choose(**asked)
     assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
 
 
-def test_source_that_gave_up_is_replaced_by_the_next(sources, monkeypatch):
+def test_source_that_gave_up_is_replaced_by_the_next(monkeypatch):
+    sources = Sources(monkeypatch)
     monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
     first = choose()
     first.gave_up = "another user of CUPTI in this process takes its records"
     second = choose(instead_of=first)
     assert (second.name, second.reason) == ("events", first.gave_up)
-    assert sources.tried == ["kernels", "events"]
     sources.refusals["events"] = "no CUDA"
     assert choose(instead_of=first).name == "host"
+    assert sources.tried == ["kernels", "events", "events", "host"]
 
 
 # With the true sources, where there is no GPU.
@@ -102,14 +91,13 @@ def test_each_choice_without_a_gpu_is_the_hosts_clock(asked):
     ("initialized", "devices", "backend", "expected"),
     [
         (False, ["cuda"], "", False),
-        (True, ["cuda"], "", True),
         (True, [], "", True),
-        (True, ["cpu"], "nccl 2.28.9", True),
+        (True, ["cpu"], "nccl 2.28.9", True),  # its parameters are offloaded
         (True, ["cpu"], "gloo", False),
         (True, ["cpu", "cuda"], "", True),
     ],
 )
-def test_job_with_offloaded_parameters_computes_on_its_gpu(
+def test_job_computes_on_a_gpu_by_its_parameters_or_backend(
     monkeypatch, initialized, devices, backend, expected
 ):
     parameters = [SimpleNamespace(device=torch.device(kind)) for kind in devices]

@@ -41,10 +41,6 @@ def test_recorded_kernels_are_joined_to_their_collectives(name):
     for step, begin, end in zip(burst.steps(), bounds, bounds[1:], strict=False):
         joined = join(step, burst.launches())
         assert joined.matched_ns == joined.comm_kernels_ns > 0
-        assert joined.collective_count == len(joined.collectives)
-        assert [each.start_ns for each in joined.collectives] == sorted(
-            each.start_ns for each in joined.collectives
-        )
         # bfloat16 throughout; the larger side is the whole of a sharded tensor.
         assert sorted((each.op, each.bytes) for each in joined.collectives) == sorted(
             (
@@ -54,8 +50,8 @@ def test_recorded_kernels_are_joined_to_their_collectives(name):
             for entry in burst.entries
             if begin.unix_ns <= entry["time_created_ns"] < end.unix_ns
         )
-        assert {each.group for each in joined.collectives} == {"0 default_pg"}
         kinds = {kernel.start_ns: kernel.collective for each in step.intervals for kernel in each.kernels}
+        assert [each.start_ns for each in joined.collectives] == sorted(kinds)
         for each in joined.collectives:
             assert kinds[each.start_ns] == kind_of.get(each.op, "AllReduce")
 
@@ -96,13 +92,10 @@ def is_right(truth, matched):
 seeds = st.integers(0, 2**32)
 
 
-@given(seeds, st.integers(0, 12), st.sampled_from([0, 1, 0.4]))
+@given(seeds, st.integers(0, 12), st.sampled_from([0, 1, 4]))
 def test_match_with_a_complete_log_is_right(seed, count, several):
     chance = random.Random(seed)
-    if several == 0.4:
-        several_at = {at for at in range(count) if chance.random() < several}
-    else:
-        several_at = {chance.randrange(count)} if several and count else set()
+    several_at = set(chance.sample(range(count), min(several, count)))
     truth = issue(chance, count, several_at)
     matched = match([each for _, some in truth for each in some], [each for each, _ in truth])
     assert matched == truth if len(several_at) < 2 else matched is None or is_right(truth, matched)

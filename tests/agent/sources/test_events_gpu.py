@@ -2,7 +2,7 @@
 
 import pytest
 
-from .gpu import DDP, FSDP2, FSDP2_WORDS, JOBS, NPROC, SHARED, one_gpu, profile, two_gpus, two_ranks
+from .gpu import DDP, FSDP2, FSDP2_WORDS, NPROC, SHARED, one_gpu, profile, two_ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -25,15 +25,6 @@ def overlap_of(job) -> float:
     steps = [step for step in job.steps() if step.measured and step.step >= 5 and step.comm_ns]
     assert len(steps) >= 5, job.errs
     return sum(step.hidden_ns for step in steps) / sum(step.comm_ns for step in steps)
-
-
-@two_gpus
-@pytest.mark.parametrize("hidden", ["0", "0.5", "1.5"])
-def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run, run_ranks, hidden) -> None:
-    live = run(JOBS / "constructed.py", hidden, "0")
-    _, truth = profile(run_ranks, (5, 20, 1), JOBS / "constructed.py", hidden, live.outs[0].strip())
-    print(f"hidden {hidden}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
-    assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.05)
 
 
 @two_ranks

@@ -54,16 +54,9 @@ def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks
         step for step in measured if step.step < FIRST - 1 or SETTLE <= turn(step) - LENGTH < LENGTH - 1
     ]
     after = [step for step in live if step.step > FIRST]
-    shares = shares_of(live)
-    print(
-        f"\n{script.name} {words}: overlap live {overlap_of(live):.4f}, profiler {truth['overlap']:.4f}, "
-        f"live afterwards {overlap_of(after):.4f}"
-    )
-    print("  live    ", {part: round(share, 4) for part, share in shares.items()})
-    print("  profiler", {part: round(share, 4) for part, share in truth["shares"].items()})
+    print(f"\n{script.name} {words}: live {overlap_of(live)}, {shares_of(live)}; profiler {truth}")
     assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.01)
-    for part in PARTS:
-        assert shares[part] == pytest.approx(truth["shares"][part], abs=APART), part
+    assert shares_of(live) == pytest.approx(truth["shares"], abs=APART)
     assert not [step for step in measured if step.step > FIRST and 1 <= turn(step) < LENGTH - 1]
 
     joined = [step for step in job.steps() if step.comm_kernels_ns]
@@ -92,7 +85,6 @@ def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
     _, alone = profile(run_ranks, (60, 40, 1), DDP, "--steps", "110")
     beside = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", "100"))
     live = overlap_of(steady(beside, 20))
-    print(f"\none connection: live {live:.4f}, torch.profiler without the agent {alone['overlap']:.4f}")
     assert live == pytest.approx(alone["overlap"], abs=0.01)
     assert alone["overlap"] > (0.02 if SHARED else 0.8)
 
@@ -115,7 +107,6 @@ def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path, source: str) -
 WHAT_RAN = {
     "copies": {"compute_ns": (8, "product_ms", 0.1), "copy_only_ns": (1, "copy_ms", 0.15)},
     "graph": {"compute_ns": (4, "product_ms", 0.1)},
-    "compiled": {},
     "idle": {"compute_ns": (1, "product_ms", 0.15)},
     "peer": {"comm_ns": (1, "peer_ms", 0.15)},
 }
@@ -123,9 +114,7 @@ WHAT_RAN = {
 
 
 @one_gpu
-@pytest.mark.parametrize(
-    "kind", ["copies", "graph", "compiled", "idle", pytest.param("peer", marks=two_gpus)]
-)
+@pytest.mark.parametrize("kind", ["copies", "graph", "idle", pytest.param("peer", marks=two_gpus)])
 def test_what_ran_in_a_step_is_what_is_shown(run_ranks, kind: str) -> None:
     job = run_ranks(JOBS / "lanes.py", nproc=1, options=("--every", "1"), arguments=(kind,))
     assert job.codes == [0], job.errs
@@ -136,8 +125,6 @@ def test_what_ran_in_a_step_is_what_is_shown(run_ranks, kind: str) -> None:
     print(f"\n{kind}: told {told}, measured {mean_ms}, lead {steps[-1].launch_lead_ns / 1e6:.2f} ms")
     for part, (times, timed, rel) in WHAT_RAN[kind].items():
         assert mean_ms[part] == pytest.approx(times * told[timed], rel=rel)
-    if kind == "compiled":
-        assert mean_ms["compute_ns"] > 0.9 * told["product_ms"]
     if kind == "idle":
         assert mean_ms["idle_ns"] > 0.8 * told["product_ms"]
         assert steps[-1].launch_lead_ns < 0.5 * told["product_ms"] * 1e6

@@ -1,6 +1,6 @@
-"""Steps of known content on one or two GPUs: products, copies on a side stream, graphs, compiled code.
+"""Steps of known content on one or two GPUs: products, copies on a side stream and between GPUs, graphs.
 
-    lanes.py copies|graph|compiled|peer|idle
+    lanes.py copies|graph|peer|idle
 
 Each prints how much of what it did in a step, in ms by CUDA events taken before the agent's first step.
 """
@@ -80,9 +80,6 @@ def main() -> None:
             for _ in range(4):
                 product()
         step = graph.replay
-    elif kind == "compiled":
-        step = torch.compile(lambda: torch.relu(matrix @ matrix).sum())
-        step()
     elif kind == "peer":
         there = torch.empty(256 << 20, dtype=torch.uint8, device="cuda:1")
         here = torch.empty_like(there, device="cuda:0")

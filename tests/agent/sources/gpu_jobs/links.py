@@ -1,12 +1,9 @@
 """Known bytes across NVLink and PCIe, one stretch of time after another, on two GPUs of one process.
 
-    links.py [--seconds 5]
-
 Prints one line of JSON: for each stretch its begin and end (Unix time in ns, the copies' own) and the bytes
 that crossed, as GPU 0 receives and sends them. Between two intervals it waits until nothing is under way.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Callable
@@ -17,15 +14,16 @@ import overlaptop.agent
 
 BYTES = 256 << 20
 AT_A_TIME = 8
+SECONDS = 5.0
 PAUSE_S = 1.2  # Two samples of the half second that no stretch reaches into
 
 
-def stretch(copy: Callable[[], object], seconds: float) -> dict[str, int]:
+def stretch(copy: Callable[[], object]) -> dict[str, int]:
     """Copy again and again, always some copies ahead, and tell how often in which time."""
     copy()
     synchronize()
     begin_ns = time.time_ns()
-    until_s = time.monotonic() + seconds
+    until_s = time.monotonic() + SECONDS
     copies = 0
     marks: list[torch.cuda.Event] = []
     while time.monotonic() < until_s:
@@ -49,9 +47,6 @@ def synchronize() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=5.0)
-    seconds = parser.parse_args().seconds
     torch.cuda.set_device(0)
     here = torch.empty(BYTES, dtype=torch.uint8, device="cuda:0")
     there = torch.empty(BYTES, dtype=torch.uint8, device="cuda:1")
@@ -59,10 +54,10 @@ def main() -> None:
     overlaptop.agent.step()  # telemetry begins here
     time.sleep(PAUSE_S)
     told = {
-        "nvlink_tx": stretch(lambda: there.copy_(here, non_blocking=True), seconds),
-        "nvlink_rx": stretch(lambda: here.copy_(there, non_blocking=True), seconds),
-        "pcie_rx": stretch(lambda: here.copy_(host, non_blocking=True), seconds),
-        "pcie_tx": stretch(lambda: host.copy_(here, non_blocking=True), seconds),
+        "nvlink_tx": stretch(lambda: there.copy_(here, non_blocking=True)),
+        "nvlink_rx": stretch(lambda: here.copy_(there, non_blocking=True)),
+        "pcie_rx": stretch(lambda: here.copy_(host, non_blocking=True)),
+        "pcie_tx": stretch(lambda: host.copy_(here, non_blocking=True)),
     }
     print(json.dumps(told), flush=True)
 
