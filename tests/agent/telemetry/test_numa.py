@@ -9,32 +9,23 @@ from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts
 
-from .trees import (
-    GRACE_HOPPER,
-    TWO_SOCKETS,
-    Device,
-    Machine,
-    Process,
-    expand,
-    lay_out,
-    set_process,
-    watched,
-    write,
-)
+from .trees import GPUS, expand, set_process, watched, write
 
 
-def facts(machine: Machine, running: Process, root: Path, gpu: int = 0, **place) -> NumaFacts:
-    lay_out(machine, running, root)
-    return watched(root, GpuPlace(machine.gpus[gpu].address, **place))
+def facts(root: Path, gpu: int, cpus: str, **process) -> NumaFacts:
+    """The facts of a process on the machine of two sockets."""
+    expand("two-sockets", root)
+    set_process(root, cpus, **process)
+    return watched(root, GpuPlace(GPUS[gpu]))
 
 
 def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
-    running = Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1")
-    assert facts(TWO_SOCKETS, running, tmp_path, gpu=5) == NumaFacts(
+    found = facts(tmp_path, 2, "56-111,168-223", threads=[56, 57, 168], policy="prefer:1")
+    assert found == NumaFacts(
         rank=3,
         gpu_node=1,
         gpu_memory_node=None,
-        nic="mlx5_5",
+        nic="mlx5_2",
         nic_node=1,
         cpu_set="56-111,168-223",
         cpu_nodes=(NodeShare(1, 112),),
@@ -53,14 +44,15 @@ def verdict(found: NumaFacts) -> tuple[str, str, str]:
 def test_a_process_that_may_run_anywhere_is_unbound(tmp_path: Path) -> None:
     advice = "torchrun --numa-binding=node (needs torch 2.9 and numactl)"
     expected = ("unbound", "may run on nodes 0-1, its GPU is on node 0", advice)
-    assert verdict(facts(TWO_SOCKETS, Process("0-223"), tmp_path)) == expected
+    assert verdict(facts(tmp_path, 0, "0-223")) == expected
 
 
 def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
-    found = facts(GRACE_HOPPER, Process("0-71"), tmp_path, memory_node=1, memory_affinity=(0, 1))
+    set_process(expand("grace-hopper", tmp_path / "grace"), "0-71")
+    grace = watched(tmp_path / "grace", GpuPlace("0009:01:00.0", memory_affinity=(0, 1), memory_node=1))
     one_node = ("one node", "all CPUs are on node 0: there is nothing to choose", "")
-    assert verdict(found) == one_node
-    assert (found.gpu_node, found.gpu_memory_node) == (0, 1)
+    assert verdict(grace) == one_node
+    assert (grace.gpu_node, grace.gpu_memory_node) == (0, 1)
     recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
     assert (verdict(recorded), recorded.unknown) == (one_node, ())
 
@@ -72,27 +64,27 @@ def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
 def test_memory_affinity_counts_where_firmware_says_nothing(
     affinity: tuple[int, ...], memory_node: int | None, node: int | None, tmp_path: Path
 ) -> None:
-    unplaced = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
-    topology = Topology.read(lay_out(unplaced, Process("0"), tmp_path))
+    topology = Topology.read(expand("two-sockets", tmp_path))
     assert gpu_node(topology, GpuPlace("0000:01:00.0", affinity, memory_node)) == node
 
 
 @pytest.mark.parametrize(
     ("policy", "state", "but"),
     [
-        ("bind:0", "wrong node", "takes memory from node 0 (bind:0)"),
-        ("interleave:0-1", "unbound", "takes memory from nodes 0-1 (interleave:0-1)"),
+        ("bind:0", "wrong node", ", but takes memory from node 0 (bind:0)"),
+        ("interleave:0-1", "unbound", ", but takes memory from nodes 0-1 (interleave:0-1)"),
         ("default", "bound", ""),
     ],
 )
 def test_memory_from_another_node_is_said(policy: str, state: str, but: str, tmp_path: Path) -> None:
-    found = facts(TWO_SOCKETS, Process("56-111", policy=policy), tmp_path, 4)
-    reason = "runs on node 1 with its GPU" + f", but {but}" * bool(but)
-    assert (found.state, found.reason, bool(found.advice)) == (state, reason, bool(but))
+    found = facts(tmp_path, 2, "56-111", policy=policy)
+    assert (found.state, found.reason) == (state, f"runs on node 1 with its GPU{but}")
+    assert bool(found.advice) == bool(but)
 
 
 def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:
-    found = facts(TWO_SOCKETS, Process("0-55", cgroup_cpus="0-55,112-167"), tmp_path, 4)
+    write(tmp_path, "sys/fs/cgroup/job/cpuset.cpus.effective", "0-55,112-167\n")
+    found = facts(tmp_path, 2, "0-55")
     assert found.state == "wrong node"
     assert found.advice == "the job's cgroup has CPUs of node 0 only: have it given 56-111,168-223"
 
@@ -124,7 +116,7 @@ def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) ->
 
 
 def test_offline_cpus_are_left_out(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0-8191"), tmp_path)
+    set_process(expand("two-sockets", tmp_path), "0-8191")
     assert numa.cpu_set(tmp_path) == frozenset(range(224))
 
 
@@ -137,7 +129,7 @@ def test_offline_cpus_are_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int], tmp_path: Path) -> None:
-    set_process(Process("0", policy=words), tmp_path)
+    set_process(tmp_path, "0", policy=words)
     policy = numa.memory_policy(tmp_path)
     assert (policy.text, policy.nodes) == (text, nodes)
 
@@ -188,7 +180,7 @@ def test_the_least_limit_of_a_cgroup_s_cpu_time_counts(
 
 
 def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> None:
-    set_process(Process("0-223", threads=[3] * 100 + [60] * 50), tmp_path)
+    set_process(tmp_path, "0-223", threads=[3] * 100 + [60] * 50)
     threads = numa.ThreadPlaces(tmp_path)
     for _ in range(4):
         threads.read()

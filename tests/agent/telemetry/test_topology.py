@@ -10,39 +10,26 @@ from overlaptop.agent.telemetry.files import UnavailableError, format_list, pars
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import Nic
 
-from .trees import MACHINES, TWO_SOCKETS, Device, Machine, Process, lay_out
+from .trees import CPUS, GPUS, expand, write
 
 
-def read(machine: Machine, root: Path) -> Topology:
-    return Topology.read(lay_out(machine, Process("0"), root))
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_nodes_with_cpus_are_known_and_devices_lie_on_them(machine: Machine, tmp_path: Path) -> None:
-    topology = read(machine, tmp_path)
+def test_devices_lie_on_nodes_beside_their_adapters(tmp_path: Path) -> None:
+    topology = Topology.read(expand("two-sockets", tmp_path))
     assert topology.unknown == ()
-    assert topology.cpus_by_node == {node: parse_list(cpus) for node, cpus in machine.nodes.items() if cpus}
-    assert all(topology.node_of_pci(gpu.address) == gpu.numa_node for gpu in machine.gpus)
-    assert topology.node_of_pci("0000:fe:1f.7") is topology.only_node
-
-
-def test_nearest_adapter_is_behind_the_same_port(tmp_path: Path) -> None:
-    topology = read(TWO_SOCKETS, tmp_path)
-    nics = [topology.nic_near(gpu.address) for gpu in TWO_SOCKETS.gpus]
-    assert nics == [Nic(f"mlx5_{number}", number // 4, 400_000_000_000) for number in range(8)]
+    assert topology.cpus_by_node == {node: parse_list(cpus) for node, cpus in CPUS.items()}
+    assert [topology.node_of_pci(gpu) for gpu in GPUS] == [0, 0, 1, 1]
+    nics = [topology.nic_near(gpu) for gpu in GPUS]
+    assert nics == [Nic(f"mlx5_{number}", number // 2, 400_000_000_000) for number in range(4)]
     # Each is listed once, although it has an Ethernet face, too.
     assert topology.nics == (*nics, Nic("eth0", 0, 25_000_000_000))
-    for no_address in ("", "0000:01:00.0/.."):
+    for no_address in ("", "0000:fe:1f.7", "0000:11:00.0/.."):
         assert topology.node_of_pci(no_address) is topology.nic_near(no_address) is None
 
 
-def adapters(gpu_node: int, infiniband_node: int, ethernet_node: int) -> Machine:
-    return Machine(
-        nodes={0: "0-3", 1: "4-7"},
-        gpus=[Device(("pci0000:00", "0000:01:00.0"), gpu_node)],
-        infiniband={"mlx5_0": Device(("pci0000:40", "0000:41:00.0"), infiniband_node)},
-        ethernet={"eth0": Device(("pci0000:80", "0000:81:00.0"), ethernet_node)},
-    )
+def test_the_only_node_with_cpus_has_all_devices(tmp_path: Path) -> None:
+    topology = Topology.read(expand("grace-hopper", tmp_path))
+    assert topology.cpus_by_node == {0: frozenset(range(72))}
+    assert topology.node_of_pci("0000:fe:1f.7") == 0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +37,6 @@ def adapters(gpu_node: int, infiniband_node: int, ethernet_node: int) -> Machine
     [
         ((0, 0, 0), "mlx5_0"),
         ((0, 1, 0), "eth0"),
-        ((0, 1, 1), "mlx5_0"),
         ((0, 1, -1), "mlx5_0"),
         ((-1, 1, 0), None),
         ((0, -1, -1), None),
@@ -59,7 +45,10 @@ def adapters(gpu_node: int, infiniband_node: int, ethernet_node: int) -> Machine
 def test_node_decides_without_a_common_bridge(
     nodes: tuple[int, int, int], nearest: str | None, tmp_path: Path
 ) -> None:
-    near = read(adapters(*nodes), tmp_path).nic_near("0000:01:00.0")
+    expand("separate-bridges", tmp_path)
+    for path, node in zip(("00/0000:01", "40/0000:41", "80/0000:81"), nodes, strict=True):
+        write(tmp_path, f"sys/devices/pci0000:{path}:00.0/numa_node", f"{node}\n")
+    near = Topology.read(tmp_path).nic_near("0000:01:00.0")
     assert (near and near.name) == nearest
 
 
