@@ -25,7 +25,9 @@ class Recorder:
 @pytest.fixture
 def recorder():
     """Hooks stay in for the life of the process, so each test silences its own at the end."""
+    number = RemovableHandle.next_id
     record = Recorder()
+    assert RemovableHandle.next_id == number  # a model that is saved whole contains its hooks' numbers
     yield record
     record.barrier.active = False
     assert record.faults == []
@@ -36,20 +38,8 @@ def weight():
     return torch.ones(4, requires_grad=True)
 
 
-@pytest.fixture
-def other():
-    return torch.ones(2, requires_grad=True)
-
-
 def sgd(*parameters, kind=torch.optim.SGD):
     return kind(parameters, lr=0.1)
-
-
-def test_the_hooks_take_no_number_of_the_jobs_own_hooks():
-    """A model that is saved whole contains them."""
-    number = RemovableHandle.next_id
-    Recorder().barrier.active = False
-    assert RemovableHandle.next_id == number
 
 
 def test_accumulated_gradients_are_several_backwards_in_one_step(recorder, weight):
@@ -69,7 +59,8 @@ class Equal(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, Equal])
-def test_optimizers_after_one_backward_make_one_step(recorder, weight, other, kind):
+def test_optimizers_after_one_backward_make_one_step(recorder, weight, kind):
+    other = torch.ones(2, requires_grad=True)
     first, second = sgd(weight, kind=kind), sgd(other, kind=kind)
     for _ in range(4):
         (weight.sum() + other.sum()).backward()
@@ -80,15 +71,11 @@ def test_optimizers_after_one_backward_make_one_step(recorder, weight, other, ki
 
 
 def test_a_wrapping_optimizer_counts_once(recorder, weight):
-    class Wrapper(torch.optim.Optimizer):
-        def __init__(self, inner):
-            super().__init__(inner.param_groups, {})
-            self.inner = inner
-
+    class Wrapper(torch.optim.SGD):
         def step(self, closure=None):
-            return self.inner.step(closure)
+            return inner.step(closure)
 
-    optimizer = Wrapper(sgd(weight))
+    inner, optimizer = sgd(weight), sgd(weight, kind=Wrapper)
     for _ in range(3):
         weight.sum().backward()
         optimizer.step()

@@ -1,22 +1,17 @@
 """What the training thread spent its steps on."""
 
-import ctypes
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from overlaptop.agent.hooks import training_thread
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
 MS = 1_000_000
-PR_SET_NAME = 15
 LOADING_S = 0.03
 
 
@@ -62,67 +57,34 @@ def test_loading_computing_and_full_collections_are_told_apart(thread):
     assert (loading.full_collections, collecting.full_collections) == (0, 1)
 
 
-def test_a_backward_pass_that_waits_for_a_cpu_counts_as_well(thread):
+@pytest.fixture
+def tasks(monkeypatch, tmp_path):
+    """The kernel's files of this thread and of one that runs backward passes."""
+    monkeypatch.setattr(training_thread, "TASKS", tmp_path)
+    own, backward = tmp_path / str(threading.get_native_id()), tmp_path / "7"
+    for folder, name in ((own, "python"), (backward, "pt_autograd_0")):
+        folder.mkdir()
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "schedstat").write_text("1 0 1\n")
+    return own, backward
+
+
+def test_a_backward_pass_that_waits_for_a_cpu_counts_as_well(thread, tasks):
     """On a GPU the launches of a backward pass come from a thread of torch's own."""
-    allowed = os.sched_getaffinity(0)
-    ended = threading.Event()
-
-    def backward():
-        ctypes.CDLL(None).prctl(PR_SET_NAME, b"pt_autograd_0", 0, 0, 0)
-        os.sched_setaffinity(0, {min(allowed)})  # this thread's alone
-        named.append(threading.get_native_id())
-        while not ended.is_set():
-            pass
-
-    named = []
-    other = threading.Thread(target=backward)
-    command = f"import os; os.sched_setaffinity(0, {{{min(allowed)}}})\nwhile True: pass"
-    rival = subprocess.Popen([sys.executable, "-c", command])
-    other.start()
-
-    def waited():
-        return int(Path(f"/proc/self/task/{named[0]}/schedstat").read_text().split()[1])
-
-    try:
-        while not named:
-            time.sleep(0.01)
-        thread.boundary(0)
-        thread.sample()
-        thread.boundary(1)
-        before = waited()
-        while waited() < before + 200 * MS:
-            time.sleep(0.02)  # the training thread needs no CPU
-        thread.boundary(2)
-        thread.sample()
-    finally:
-        ended.set()
-        other.join()
-        rival.kill()
-        rival.wait()
-        os.sched_setaffinity(0, allowed)
+    thread.boundary(0)
+    thread.sample()
+    thread.boundary(1)
+    time.sleep(0.05)
+    for folder, waited_ns in zip(tasks, (10 * MS, 30 * MS), strict=True):
+        (folder / "schedstat").write_text(f"1 {waited_ns} 1\n")
+    thread.boundary(2)
+    thread.sample()
     assert thread.take(0).delayed_ns is None  # it began before the first sample
-    assert thread.take(1).delayed_ns >= 200 * MS
+    assert thread.take(1).delayed_ns == pytest.approx(40 * MS, rel=0.2)
 
 
-@pytest.mark.parametrize("is_asleep", [True, False])
-def test_thread_is_asleep_in_a_lock_but_not_waiting_for_the_gil(thread, is_asleep):
-    there, ended = threading.Event(), threading.Event()
-
-    def train():
-        thread.boundary(0)
-        there.set()
-        while not ended.is_set():
-            if is_asleep:
-                ended.wait(60)
-
-    other = threading.Thread(target=train)
-    other.start()
-    there.wait(60)
-    try:
-        while is_asleep and not thread.is_asleep():
-            time.sleep(0.001)  # it is on its way
-        looks = [thread.is_asleep() for _ in range(50)]
-    finally:
-        ended.set()
-        other.join()
-    assert all(looks) if is_asleep else sum(looks) <= 5
+@pytest.mark.parametrize(("state", "is_asleep"), [("S", True), ("D", True), ("R", False)])
+def test_thread_is_asleep_by_the_kernels_state(thread, tasks, state, is_asleep):
+    thread.boundary(0)
+    (tasks[0] / "stat").write_text(f"12 (a) b) {state} 1 12\n")
+    assert thread.is_asleep() == is_asleep

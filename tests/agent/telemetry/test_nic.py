@@ -1,5 +1,6 @@
 """An adapter's traffic and errors, from trees laid out as the kernel's documentation describes them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,82 +9,75 @@ from overlaptop.agent.telemetry import nic as module
 from overlaptop.agent.telemetry.nic import NicMonitor
 from overlaptop.wire.devices import DeviceSample, NicErrors, Unknown
 
+from .trees import write
+
 EMPTY = DeviceSample(0, 1, *[None] * 12)
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
 ETHERNET = "sys/class/net/eth0"
 
 
-class Adapter:
-    """Files below a root, and a clock that goes on by half a second with each sample."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root = root
-        self._now_ns = 0
-        monkeypatch.setattr(module.time, "monotonic_ns", lambda: self._now_ns)
-
-    def has(self, folder: str, **counts: object) -> None:
-        for name, count in counts.items():
-            path = self.root / folder / name.replace("__", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{count}\n")
-
-    def port(self, received: object, sent: object, layer: str = "InfiniBand") -> None:
-        self.has(PORT, link_layer=layer, counters__port_rcv_data=received, counters__port_xmit_data=sent)
-
-    def interface(self, folder: str, received: int, sent: int) -> None:
-        self.has(folder, statistics__rx_bytes=received, statistics__tx_bytes=sent)
-
-    def rates(self, monitor: NicMonitor) -> tuple[int | None, int | None]:
-        self.sample = monitor.add_rates(EMPTY)
-        self._now_ns += 500_000_000
-        return self.sample.nic_rx_bytes_per_s, self.sample.nic_tx_bytes_per_s
-
-    @property
-    def reasons(self) -> set[str]:
-        return {each.reason for each in self.sample.unknown}
-
-
 @pytest.fixture
-def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapter:
-    return Adapter(tmp_path, monkeypatch)
+def sample(monkeypatch: pytest.MonkeyPatch) -> Callable[[NicMonitor], DeviceSample]:
+    """Take a monitor's sample, half a second after the last one."""
+    now_ns = 0
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: now_ns)
+
+    def sampled(monitor: NicMonitor) -> DeviceSample:
+        nonlocal now_ns
+        now_ns += 500_000_000
+        return monitor.add_rates(EMPTY)
+
+    return sampled
+
+
+def port(root: Path, received: object, sent: object, layer: str = "InfiniBand") -> None:
+    counts = {"link_layer": layer, "counters/port_rcv_data": received, "counters/port_xmit_data": sent}
+    for name, content in counts.items():
+        write(root, f"{PORT}/{name}", f"{content}\n")
+
+
+def interface(root: Path, folder: str, received: int, sent: int) -> None:
+    write(root, f"{folder}/statistics/rx_bytes", f"{received}\n")
+    write(root, f"{folder}/statistics/tx_bytes", f"{sent}\n")
+
+
+def rates(sample: DeviceSample) -> tuple[int | None, int | None]:
+    return sample.nic_rx_bytes_per_s, sample.nic_tx_bytes_per_s
 
 
 @pytest.mark.parametrize(
-    ("layer", "interface", "before", "rates"),
+    ("layer", "expected"),
     [
-        ("InfiniBand", "ib0", (1000, 500), (2000 * 4 * 2, 4 * 2)),  # words of four bytes
-        (
-            "Ethernet",
-            "eth0",
-            (1000, 500),
-            (2 * (8000 + 10), 2 * (4 + 1)),
-        ),  # RoCE, and its interface
+        ("InfiniBand", (2000 * 4 * 2, 4 * 2)),  # words of four bytes
+        ("Ethernet", (2 * (8000 + 10), 2 * (4 + 1))),  # RoCE, and its interface
     ],
 )
 def test_port_counts_words_and_for_roce_its_interface_too(
-    adapter: Adapter, layer: str, interface: str, before: tuple[int, int], rates: tuple[int, int]
+    sample, layer: str, expected: tuple[int, int], tmp_path: Path
 ) -> None:
-    folder = f"sys/class/infiniband/mlx5_0/device/net/{interface}"
-    adapter.port(*before, layer)
-    adapter.interface(folder, 7, 7)
-    monitor = NicMonitor("mlx5_0", adapter.root)
-    assert adapter.rates(monitor) == (None, None)
-    assert adapter.reasons == {"the first of two readings"}
-    adapter.port(3000, 501, layer)
-    adapter.interface(folder, 17, 8)
-    assert adapter.rates(monitor) == rates
-    assert adapter.sample.unknown == ()
+    folder = "sys/class/infiniband/mlx5_0/device/net/eth0"
+    port(tmp_path, 1000, 500, layer)
+    interface(tmp_path, folder, 7, 7)
+    monitor = NicMonitor("mlx5_0", tmp_path)
+    first = sample(monitor)
+    assert rates(first) == (None, None)
+    assert {each.reason for each in first.unknown} == {"the first of two readings"}
+    port(tmp_path, 3000, 501, layer)
+    interface(tmp_path, folder, 17, 8)
+    second = sample(monitor)
+    assert (rates(second), second.unknown) == (expected, ())
 
 
-def test_ethernet_counts_bytes_and_one_unreadable_direction_is_unknown(adapter: Adapter) -> None:
-    adapter.interface(ETHERNET, 0, 0)
-    monitor = NicMonitor("eth0", adapter.root)
-    adapter.rates(monitor)
-    adapter.interface(ETHERNET, 1000, 50)
-    (adapter.root / ETHERNET / "statistics/rx_bytes").unlink()
-    assert adapter.rates(monitor) == (None, 100)
-    reason = f"{adapter.root / ETHERNET}/statistics/rx_bytes: No such file or directory"
-    assert adapter.sample.unknown == (Unknown("nic_rx_bytes_per_s", reason),)
+def test_ethernet_counts_bytes_and_one_unreadable_direction_is_unknown(sample, tmp_path: Path) -> None:
+    interface(tmp_path, ETHERNET, 0, 0)
+    monitor = NicMonitor("eth0", tmp_path)
+    sample(monitor)
+    interface(tmp_path, ETHERNET, 1000, 50)
+    gone = tmp_path / ETHERNET / "statistics/rx_bytes"
+    gone.unlink()
+    found = sample(monitor)
+    assert rates(found) == (None, 100)
+    assert found.unknown == (Unknown("nic_rx_bytes_per_s", f"{gone}: No such file or directory"),)
 
 
 @pytest.mark.parametrize(
@@ -95,32 +89,36 @@ def test_ethernet_counts_bytes_and_one_unreadable_direction_is_unknown(adapter: 
     ],
 )
 def test_counters_that_do_not_count_are_unknown_and_not_zero(
-    adapter: Adapter, second: object, why: str
+    sample, second: object, why: str, tmp_path: Path
 ) -> None:
-    adapter.port(10, 10)
-    monitor = NicMonitor("mlx5_0", adapter.root)
-    adapter.rates(monitor)
-    adapter.port(second, 10)
-    assert adapter.rates(monitor) == (None, 0)
-    assert [each.reason.endswith(why) for each in adapter.sample.unknown] == [True]
+    port(tmp_path, 10, 10)
+    monitor = NicMonitor("mlx5_0", tmp_path)
+    sample(monitor)
+    port(tmp_path, second, 10)
+    found = sample(monitor)
+    assert rates(found) == (None, 0)
+    assert [each.reason.endswith(why) for each in found.unknown] == [True]
 
 
-def test_only_new_errors_are_reported_and_a_reset_starts_from_zero(adapter: Adapter) -> None:
-    adapter.port(0, 0)
-    adapter.has(PORT, counters__symbol_error=40, counters__port_xmit_wait=1, hw_counters__packet_seq_err=0)
-    monitor = NicMonitor("mlx5_0", adapter.root)
-    adapter.has(PORT, counters__port_xmit_wait=10**6)
+def test_only_new_errors_are_reported_and_a_reset_starts_from_zero(tmp_path: Path) -> None:
+    def count_errors(symbols: int, sequences: int, waits: int) -> None:
+        write(tmp_path, f"{PORT}/counters/symbol_error", f"{symbols}\n")
+        write(tmp_path, f"{PORT}/counters/port_xmit_wait", f"{waits}\n")  # it grows on a healthy network
+        write(tmp_path, f"{PORT}/hw_counters/packet_seq_err", f"{sequences}\n")
+
+    assert NicMonitor("mlx5_0", tmp_path).errors() is None
+    count_errors(40, 0, 1)
+    monitor = NicMonitor("mlx5_0", tmp_path)
+    count_errors(40, 0, 10**6)
     assert monitor.errors() == ()
-    adapter.has(PORT, counters__symbol_error=43, hw_counters__packet_seq_err=1)
-    found = (NicErrors("symbol_error", 3), NicErrors("packet_seq_err", 1))
-    assert monitor.errors() == found
-    adapter.has(PORT, counters__symbol_error=2)
-    assert monitor.errors() == (NicErrors("symbol_error", 5), found[1])
+    count_errors(43, 1, 10**6)
+    assert monitor.errors() == (NicErrors("symbol_error", 3), NicErrors("packet_seq_err", 1))
+    count_errors(2, 1, 10**6)
+    assert monitor.errors() == (NicErrors("symbol_error", 5), NicErrors("packet_seq_err", 1))
 
 
-def test_errors_are_unknown_without_a_counter(adapter: Adapter) -> None:
-    assert NicMonitor("eth0", adapter.root).errors() is None
-    adapter.has(ETHERNET, statistics__rx_errors=0, carrier_down_count=1)
-    monitor = NicMonitor("eth0", adapter.root)
-    adapter.has(ETHERNET, carrier_down_count=2)
+def test_errors_of_an_ethernet_adapter_are_its_own_counters(tmp_path: Path) -> None:
+    write(tmp_path, f"{ETHERNET}/carrier_down_count", "1\n")
+    monitor = NicMonitor("eth0", tmp_path)
+    write(tmp_path, f"{ETHERNET}/carrier_down_count", "2\n")
     assert monitor.errors() == (NicErrors("carrier_down_count", 1),)
