@@ -25,7 +25,6 @@ class Measuring:
         self._barrier = barrier
         self._notice = notice
         self.profilers = ProfilerWatch(barrier.guarded("the profiler hook", self._on_profiler))
-        self._collectives_hooked = False
         self._hooks: CollectiveHooks | None = None
 
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
@@ -92,17 +91,11 @@ class Measuring:
         """
         import torch.distributed as dist
 
-        if self._collectives_hooked or self._options.phases_only or not dist.is_available():
-            return
-        from overlaptop.agent.hooks.collectives import CollectiveHooks
+        if self._hooks is None and not self._options.phases_only and dist.is_available():
+            from overlaptop.agent.hooks.collectives import CollectiveHooks
 
-        hooks = self._hooks = CollectiveHooks(self._barrier, lambda: self._hooked)
-
-        def install() -> None:
-            self._collectives_hooked = True
-            hooks.install()
-
-        run_uninterrupted(self._barrier.guarded("hooking collectives", install))
+            self._hooks = CollectiveHooks(self._barrier, lambda: self._hooked)
+            run_uninterrupted(self._barrier.guarded("hooking collectives", self._hooks.install))
 
     @property
     def issued(self) -> int:

@@ -6,16 +6,17 @@ would miss most of them. The Autograd key would miss inference mode.
 """
 
 import dataclasses
-from collections import Counter
+import itertools
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from time import time_ns
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from overlaptop.agent import placement
-from overlaptop.agent.hooks.issued import IssuedCalls
 from overlaptop.agent.hooks.waits import WaitHooks, is_traced
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
@@ -23,7 +24,7 @@ from overlaptop.agent.isolation.patching import replace, transparent, uncompiled
 from overlaptop.agent.sources.base import CollectiveCall, Wait, only
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
-from overlaptop.wire.messages import IssuedCall
+from overlaptop.wire.messages import MAX_LAST_CALLS, MAX_LAST_GROUPS, IssuedCall
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
@@ -50,8 +51,7 @@ class CollectiveHooks:
         self._coalescing_begin = barrier.guarded("the coalescing hook, begin", self._begin_coalescing)
         self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
-        self._sizes = _GroupSizes()
-        self._numbers = _CollectiveNumbers()
+        self._groups = _Groups()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
@@ -67,7 +67,7 @@ class CollectiveHooks:
         self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
         self._patch_coalescing()
         self._waits.install()
-        self._numbers.begin(list(dist.distributed_c10d._world.pg_map))  # noqa: SLF001 - there is no public way
+        self._groups.begin(list(dist.distributed_c10d._world.pg_map))  # noqa: SLF001 - there is no public way
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
         """Return the last collectives of each group by its title, oldest first. On the agent's thread.
@@ -79,7 +79,7 @@ class CollectiveHooks:
             for kind in ("cpu", "cuda"):
                 calls = self.issued.last(group.group_name, kind)
                 backend = _backend_of(group, torch.device(kind)) if calls else None
-                if (number := self._numbers.next(group, backend)) is not None:
+                if (number := self._groups.next_number(group, backend)) is not None:
                     first = number - len(calls)
                     found[_group_name(group)] = tuple(
                         IssuedCall(op, size_bytes, max(first + at, 0), at_ns)
@@ -88,7 +88,7 @@ class CollectiveHooks:
         return found
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        describe = _Describe(op, self._sizes, self._numbers)
+        describe = _Describe(op, self._groups)
         issue, issued, failed = self._issue, self._issued, self._failed
         redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
 
@@ -213,13 +213,43 @@ class CollectiveHooks:
         return None if token is None else (source, token)
 
 
-class _GroupSizes:
-    """Finds the ranks and nodes of groups, one lookup for each group."""
+class IssuedCalls:
+    """The last calls in each group: one of them may hang. `note` runs on the job's threads."""
+
+    def __init__(self) -> None:
+        self.count = 0  # Collectives and point-to-point operations issued so far
+        self._last: dict[tuple[str, str], deque[tuple[str, int | None, int]]] = {}
+
+    def note(self, group: str, device_type: str, op: str, size_bytes: int | None) -> None:
+        """Note a call that is about to be issued; ``op`` is empty if the group does not number it."""
+        self.count += 1
+        if not op:
+            return
+        calls = self._last.get((group, device_type))
+        if calls is None:
+            if len(self._last) >= MAX_LAST_GROUPS:
+                return
+            calls = self._last[group, device_type] = deque(maxlen=MAX_LAST_CALLS)
+        calls.append((op, size_bytes, time_ns()))
+
+    def last(self, group: str, device_type: str) -> tuple[tuple[str, int | None, int], ...]:
+        """Return operation, bytes and Unix time in ns of the last calls, oldest first."""
+        return tuple(self._last.get((group, device_type), ()))
+
+
+class _Groups:
+    """Finds the ranks and nodes of groups, and numbers their collectives, alike on all ranks of a group.
+
+    Torch counts collectives itself, so none is missed in unmeasured steps. But gloo also counts sends and
+    receives, which only some ranks make. These are counted here and subtracted, as are all calls from
+    before the hooks.
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[str, int], int | None] = {}
+        self._taken_off: Counter[str] = Counter()  # By the name of a gloo group
 
-    def of(self, title: str, group: Any) -> tuple[int | None, int]:
+    def size(self, title: str, group: Any) -> tuple[int | None, int]:
         """Return the group's ranks and nodes, as for `link_bytes`."""
         size = int(group.size())
         if (title, size) not in self._nodes:
@@ -231,18 +261,6 @@ class _GroupSizes:
         nodes = self._nodes[title, size]
         return (None, 1) if nodes is None else (size, nodes)
 
-
-class _CollectiveNumbers:
-    """Numbers the collectives of each group, alike on all ranks of the group.
-
-    Torch counts them itself, so none is missed in unmeasured steps. But gloo also counts sends and
-    receives, which only some ranks make. These are counted here and subtracted, as are all calls from
-    before the hooks.
-    """
-
-    def __init__(self) -> None:
-        self._taken_off: Counter[str] = Counter()  # By the name of a gloo group
-
     def begin(self, groups: Iterable[Any]) -> None:
         """Called as the hooks go in: at the same point of the script on all ranks, between two steps."""
         for group in groups:
@@ -253,7 +271,7 @@ class _CollectiveNumbers:
     def count_point_to_point(self, group: Any) -> None:
         self._taken_off[group.group_name] += 1
 
-    def next(self, group: Any, backend: Any) -> int | None:
+    def next_number(self, group: Any, backend: Any) -> int | None:
         """Return the number of the next collective; None if torch does not count."""
         begun = None if backend is None else _begun(backend)
         if begun is None:
@@ -274,7 +292,7 @@ def _begun(backend: Any) -> int | None:
 class _Describe:
     """Reads an op's arguments: tensors in and out, group, async flag, peer."""
 
-    def __init__(self, op: Any, sizes: _GroupSizes, numbers: _CollectiveNumbers) -> None:
+    def __init__(self, op: Any, groups: _Groups) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
@@ -284,22 +302,22 @@ class _Describe:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
-        self._sizes = sizes
-        self._numbers = numbers
+        self._groups = groups
         self.point_to_point = self._name in POINT_TO_POINT
 
     def count(self, args: tuple[Any, ...]) -> None:
-        if not any(is_traced(each) for i in (*self._in_at, *self._out_at) for each in _tensors(args[i])):
-            self._numbers.count_point_to_point(dist.ProcessGroup.unbox(args[self._group_at]))
+        if not any(map(is_traced, itertools.chain(*self._sides(args)))):
+            self._groups.count_point_to_point(dist.ProcessGroup.unbox(args[self._group_at]))
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors, which a compiler traces with."""
-        first = next((t for i in (*self._in_at, *self._out_at) for t in _tensors(args[i])), None)
+        sides = self._sides(args)
+        first = next(iter(sides[0] or sides[1]), None)
         if first is not None and is_traced(first):
             return None
         group = dist.ProcessGroup.unbox(args[self._group_at])
         at = self._async_at
-        size_bytes = max(_bytes(args, self._in_at), _bytes(args, self._out_at))
+        size_bytes = _size_bytes(sides)
         title = _group_name(group)
         device = first.device if first is not None else torch.device("cpu")
         backend = _backend_of(group, device)
@@ -315,9 +333,9 @@ class _Describe:
             device_type=device.type,
             device_index=device.index if device.index is not None else -1,
             peer=peer,
-            coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
-            link=link_bytes(self._name, size_bytes, *self._sizes.of(title, group)),
-            sequence=None if self.point_to_point else self._numbers.next(group, backend),
+            coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not _are_even(sides),
+            link=link_bytes(self._name, size_bytes, *self._groups.size(title, group)),
+            sequence=None if self.point_to_point else self._groups.next_number(group, backend),
             sends_to=other if self._name == "send" else None,
             receives_from=other if self._name == "recv_" else None,
         )
@@ -327,28 +345,25 @@ class _Describe:
 
         Hang reports use it. The operation is empty if the call does not count.
         """
-        most, first = 0, None
-        for positions in (self._in_at, self._out_at):
-            size_bytes = 0
-            for i in positions:
-                given = args[i] if i < len(args) else ()
-                if type(given) is list and len(given) == 1:
-                    given = given[0]
-                for t in (given,) if isinstance(given, torch.Tensor) else _tensors(given):
-                    first = t if first is None else first
-                    size_bytes += t.numel() * t.itemsize
-            most = max(most, size_bytes)
+        sides = self._sides(args)
+        first = next(iter(sides[0] or sides[1]), None)
         counts = not self.point_to_point and (first is None or not is_traced(first))
         return (
             dist.ProcessGroup.unbox(args[self._group_at]).group_name,
             "cpu" if first is None or first.is_cpu else first.device.type,
             self._name if counts else "",
-            most,
+            _size_bytes(sides),
         )
 
-    def _even(self, args: tuple[Any, ...]) -> bool:
-        sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
-        return all(len(set(sizes)) <= 1 for sizes in sides)
+    def _sides(self, args: tuple[Any, ...]) -> "_Sides":
+        """Return the tensors that are given and that are written. Trailing arguments may be missing."""
+        return (
+            [tensor for i in self._in_at if i < len(args) for tensor in _tensors(args[i])],
+            [tensor for i in self._out_at if i < len(args) for tensor in _tensors(args[i])],
+        )
+
+
+_Sides = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def _c10d_ops() -> list[str]:
@@ -365,8 +380,13 @@ def _tensors(argument: Any) -> list[torch.Tensor]:
     return []
 
 
-def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
-    return sum(t.numel() * t.element_size() for i in positions if i < len(args) for t in _tensors(args[i]))
+def _size_bytes(sides: _Sides) -> int:
+    """Return the bytes of the larger side."""
+    return max(sum(t.numel() * t.itemsize for t in side) for side in sides)
+
+
+def _are_even(sides: _Sides) -> bool:
+    return all(len({t.numel() for t in side}) <= 1 for side in sides)
 
 
 def _backend_of(group: Any, device: torch.device) -> Any:
