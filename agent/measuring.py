@@ -30,7 +30,7 @@ class Measuring:
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
         """Reset, also in a forked child, which inherits the hooks. ``follow``: `Telemetry.follow`."""
         self.source: Source | None = None
-        self._hooked: HookedSource[Any] | None = None
+        self._hooked: HookedSource | None = None
         """The source if it needs hooks, else None."""
         self.device = ""
         self.backend = ""

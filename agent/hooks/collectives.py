@@ -37,7 +37,7 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Calls the source at each collective that is issued and each wait for one."""
 
-    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is called each time; it returns None before the first step boundary."""
         self.issued = IssuedCalls()
         self._source = source
@@ -145,11 +145,11 @@ class CollectiveHooks:
             del self._coalescing[call.group]  # it raised, so it will never end
         return True
 
-    def _after(self, token: tuple[HookedSource[Any], Any], out: Any) -> None:
+    def _after(self, token: tuple[HookedSource, Any], out: Any) -> None:
         source, collective = token
         source.issued(collective, _work_of(out))
 
-    def _on_failure(self, token: tuple[HookedSource[Any], Any]) -> None:
+    def _on_failure(self, token: tuple[HookedSource, Any]) -> None:
         source, collective = token
         source.failed(collective)
 

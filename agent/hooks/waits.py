@@ -17,7 +17,7 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 class WaitHooks:
     """Patches the functions that Python code waits with. collectives.py brackets waits inside C++."""
 
-    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is called each time; it returns None before the first step boundary."""
         self._source = source
         self.begin = barrier.guarded("the wait hook, before", self._before)
@@ -66,7 +66,7 @@ class WaitHooks:
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
-    def _after(self, token: tuple[HookedSource[Any], Any], wait: Wait, work: Any = None) -> None:
+    def _after(self, token: tuple[HookedSource, Any], wait: Wait, work: Any = None) -> None:
         source, began = token
         source.wait_end(began, wait, work)
 

@@ -5,27 +5,26 @@ known waits, an upper bound, and the dashboard says so.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
-Timestamp = TypeVar("Timestamp")  # ns on the host's clock, or a CUDA event
-Other = TypeVar("Other")
+Timestamp: TypeAlias = Any  # ns on the host's clock, or a CUDA event until the step is read
 
 MAX_MARKS = 4096  # Most collectives, and most waits, of a step; a step with more has no lanes
 
 
 @dataclass(slots=True)
-class RecordedCollective(Generic[Timestamp]):
+class RecordedCollective:
     """A collective. `end` is set later, perhaps on another thread."""
 
     call: CollectiveCall
     begin: Timestamp
-    end: Timestamp | None = None
+    end: Timestamp = None  # None until it is known
     stream_key: object = None
     """Calls with one key run one after another in the order of issue; None: no known order."""
     on_compute: bool = False
@@ -34,16 +33,16 @@ class RecordedCollective(Generic[Timestamp]):
 
 
 @dataclass(slots=True)
-class RecordedStep(Generic[Timestamp]):
+class RecordedStep:
     """One step. Its lists only grow, so hooks on several threads need no lock."""
 
     step: int
     detailed: bool  # True if its collectives and waits are recorded
     begin: Timestamp
     begin_host_ns: int = 0  # Unix time in ns at which the host set `begin`
-    end: Timestamp | None = None
+    end: Timestamp = None  # None until it is known
     edges: list[tuple[Edge, Timestamp]] = field(default_factory=list)
-    collectives: list[RecordedCollective[Timestamp]] = field(default_factory=list)
+    collectives: list[RecordedCollective] = field(default_factory=list)
     waits: list[tuple[Timestamp, Timestamp, Wait]] = field(default_factory=list)
     collective_count: int | None = 0  # None if collectives are not counted
     invalid: bool = False
@@ -53,25 +52,19 @@ class RecordedStep(Generic[Timestamp]):
     def complete(self) -> bool:
         return self.end is not None and all(each.end is not None for each in self.collectives)
 
-    def converted(self, to: Callable[[Timestamp], Other]) -> "RecordedStep[Other]":
-        assert self.end is not None
-        return RecordedStep(
-            self.step,
-            self.detailed,
-            to(self.begin),
-            self.begin_host_ns,
-            to(self.end),
-            [(edge, to(at)) for edge, at in self.edges],
-            [
-                RecordedCollective(
-                    each.call, to(each.begin), to(each.end), each.stream_key, each.on_compute, each.lost
-                )
+    def converted(self, to: Callable[[Timestamp], int]) -> "RecordedStep":
+        """Return the complete step with its timestamps in ns."""
+        return replace(
+            self,
+            begin=to(self.begin),
+            end=to(self.end),
+            edges=[(edge, to(at)) for edge, at in self.edges],
+            collectives=[
+                replace(each, begin=to(each.begin), end=to(each.end))
                 for each in self.collectives
                 if each.end is not None
             ],
-            [(to(begin), to(end), wait) for begin, end, wait in self.waits],
-            self.collective_count,
-            self.invalid,
+            waits=[(to(begin), to(end), wait) for begin, end, wait in self.waits],
         )
 
 
@@ -82,10 +75,9 @@ class Assembler:
         self._carried: list[CollectiveSpan] = []
         self._last_end_ns: dict[object, int] = {}
 
-    def assemble(self, recorded: RecordedStep[int]) -> StepSpans:
-        """Return the spans of one complete step, clipped to it."""
+    def assemble(self, recorded: RecordedStep) -> StepSpans:
+        """Return the spans of one complete step with timestamps in ns, clipped to it."""
         begin_ns, end_ns = recorded.begin, recorded.end
-        assert end_ns is not None
         phases = phases_of(begin_ns, end_ns, recorded.edges)
         if not recorded.detailed or recorded.invalid or any(each.lost for each in recorded.collectives):
             # Collectives of an earlier step cannot be followed through an unmeasured one.
@@ -127,10 +119,9 @@ class Assembler:
             link=sum_links_where_known(each.call.link for each in ended),
         )
 
-    def _timed(self, recorded: RecordedCollective[int]) -> CollectiveSpan:
+    def _timed(self, recorded: RecordedCollective) -> CollectiveSpan:
         """Return a collective's own time: a queued one starts when the one before it ends."""
         start_ns, end_ns, key = recorded.begin, recorded.end, recorded.stream_key
-        assert end_ns is not None
         if key is not None:
             start_ns = max(start_ns, self._last_end_ns.get(key, start_ns))
             self._last_end_ns[key] = end_ns

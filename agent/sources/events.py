@@ -45,7 +45,7 @@ MPS_CONNECTIONS = (
 Event = Any  # torch.cuda.Event, whose stubs differ between versions
 
 
-class EventsSource(HookedSource[Event]):
+class EventsSource(HookedSource):
     """Spans by CUDA events. See sources.base.Source for the protocol."""
 
     name = "events"
@@ -61,7 +61,7 @@ class EventsSource(HookedSource[Event]):
         """Measure on `device_index`; None: on the current device, until a collective shows another."""
         reason = "" if phases_only else _too_few_connections()
         super().__init__(phases_only or bool(reason), every, reason, budget)
-        self._pending: deque[RecordedStep[Event]] = deque()
+        self._pending: deque[RecordedStep] = deque()
         self._pool: list[Event] = []
         self._end_streams: dict[object, Any] = {}
         self._device = device_index if device_index is not None else -1
@@ -95,16 +95,14 @@ class EventsSource(HookedSource[Event]):
         if recording is not None and len(recording.edges) < MAX_MARKS and not _capturing():
             recording.edges.append((edge, self._record(self._compute)))
 
-    def _is_captured(self, recording: RecordedStep[Event]) -> bool:
+    def _is_captured(self, recording: RecordedStep) -> bool:
         if not _capturing():
             return False
         self._phases_only = recording.invalid = True
         self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
         return True
 
-    def _begin(
-        self, call: CollectiveCall, recording: RecordedStep[Event]
-    ) -> RecordedCollective[Event] | None:
+    def _begin(self, call: CollectiveCall, recording: RecordedStep) -> RecordedCollective | None:
         if call.device_type != "cuda":
             return None  # work on the host is not on the device's timeline
         if not self._timeable(call):
@@ -113,7 +111,7 @@ class EventsSource(HookedSource[Event]):
         stream = self._current_stream()
         return RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
 
-    def issued(self, token: RecordedCollective[Event], work: Any) -> None:
+    def issued(self, token: RecordedCollective, work: Any) -> None:
         """Record its end: on the current stream if it ran there, else after its future."""
         stream = self._current_stream()
         if work is None:
@@ -214,7 +212,7 @@ class EventsSource(HookedSource[Event]):
             self._chain_ns = 0
             self.lost += 1
 
-    def _read(self, recording: RecordedStep[Event]) -> None:
+    def _read(self, recording: RecordedStep) -> None:
         begin = recording.begin
         # The device passed this mark after the host set it, and the end before the host saw it passed.
         # These bounds keep the chain of elapsed times from drifting.
@@ -232,12 +230,11 @@ class EventsSource(HookedSource[Event]):
             self._chain_ns = 0
             self.lost += 1
             return
-        assert read.end is not None
         self._chain_ns = min(read.end, now_ns())
         self._finish(read)
         self._release(recording)
 
-    def _release(self, recording: RecordedStep[Event]) -> None:
+    def _release(self, recording: RecordedStep) -> None:
         """Return a read step's events to the pool, except its end, which is the next step's begin."""
         self._pool.append(recording.begin)
         self._pool.extend(mark for _, mark in recording.edges)
@@ -270,7 +267,7 @@ def under_mps() -> bool:
     return False
 
 
-def _passed(recording: RecordedStep[Event]) -> bool:
+def _passed(recording: RecordedStep) -> bool:
     if not recording.complete:
         return False
     last = {each.stream_key: each.end for each in recording.collectives}

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any
 
 from overlaptop.agent.sources.assemble import (
     MAX_MARKS,
@@ -23,7 +23,7 @@ TIMEOUT_STEPS = 16
 """A step whose collectives have not ended when this many later steps have is dropped and counted."""
 
 
-class HookedSource(ABC, Generic[Timestamp]):
+class HookedSource(ABC):
     """A Source that hooks call at each collective, and at each wait for one, as it is issued."""
 
     name: str
@@ -40,18 +40,18 @@ class HookedSource(ABC, Generic[Timestamp]):
         self._phases_only = phases_only
         self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
         """Step, ns the host took for it, and whether it was recorded in detail."""
-        self._recording: RecordedStep[Timestamp] | None = None
-        self._finished: deque[RecordedStep[int]] = deque()
+        self._recording: RecordedStep | None = None
+        self._finished: deque[RecordedStep] = deque()
         self._assembler = Assembler()
 
     @property
     def detail_every(self) -> int:
         return 0 if self._phases_only else self.schedule.every
 
-    def settings_changed(self, step: int) -> None:
+    def settings_changed(self, step: int) -> None:  # noqa: B027 - no source needs it
         """See `Source`. Nothing to do: steps are described as they run."""
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[Timestamp] | None:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective | None:
         """A collective is about to be issued. Returns a token for `issued`; None: nothing to do.
 
         Describing costs more than counting, so it is done on demand. It returns None if there is no
@@ -78,25 +78,23 @@ class HookedSource(ABC, Generic[Timestamp]):
             recording.collectives.append(collective)
         return collective
 
-    def _is_captured(self, recording: RecordedStep[Timestamp]) -> bool:  # noqa: ARG002
+    def _is_captured(self, recording: RecordedStep) -> bool:  # noqa: ARG002
         """Whether it is captured into a CUDA graph, which runs it without hooks."""
         return False
 
     @abstractmethod
-    def _begin(
-        self, call: CollectiveCall, recording: RecordedStep[Timestamp]
-    ) -> RecordedCollective[Timestamp] | None:
+    def _begin(self, call: CollectiveCall, recording: RecordedStep) -> RecordedCollective | None:
         """Record the start of a collective; None if this source cannot follow it."""
 
     @abstractmethod
     def issued(self, token: Any, work: Any) -> None:
         """It has been issued. `work` is c10d's Work, or None if the call ran on the current stream."""
 
-    def failed(self, token: RecordedCollective[Timestamp]) -> None:
+    def failed(self, token: RecordedCollective) -> None:
         token.lost, token.end = True, token.begin
         self.lost += 1
 
-    def _leave_out(self, token: RecordedCollective[Timestamp], calls: str) -> None:
+    def _leave_out(self, token: RecordedCollective, calls: str) -> None:
         """Leave it out: such calls' ends are hidden. It does not count as lost: the screen says why."""
         token.lost, token.end = True, token.begin
         self.reason = f"steps with {calls} {LEFT_OUT}: its end is hidden"
@@ -125,7 +123,7 @@ class HookedSource(ABC, Generic[Timestamp]):
                 break
         return taken
 
-    def _begin_step(self, step: int, mark: Timestamp, host_ns: int) -> RecordedStep[Timestamp] | None:
+    def _begin_step(self, step: int, mark: Timestamp, host_ns: int) -> RecordedStep | None:
         """Record `step` from `mark` on; returns the step that ends there."""
         ended = self._recording
         self._recording = RecordedStep(
@@ -140,7 +138,7 @@ class HookedSource(ABC, Generic[Timestamp]):
             self._ended.append((ended.step, host_ns - ended.begin_host_ns, ended.detailed))
         return ended
 
-    def _finish(self, step: RecordedStep[int]) -> None:
+    def _finish(self, step: RecordedStep) -> None:
         if len(self._finished) < MAX_WAITING_STEPS:
             self._finished.append(step)
         else:
@@ -152,7 +150,7 @@ class HookedSource(ABC, Generic[Timestamp]):
             step, length_ns, detailed = self._ended.popleft()
             self.schedule.note(step, length_ns, touched=detailed)
 
-    def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
+    def _overflow(self, recording: RecordedStep, calls: str) -> None:
         """Leave out a step of more than MAX_MARKS calls. It does not count as lost: the screen says why."""
         if recording.invalid:
             return  # keep the first reason

@@ -19,7 +19,7 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.wire.messages import LEFT_OUT
 
 
-class HostSource(HookedSource[int]):
+class HostSource(HookedSource):
     """Spans by the host's clock. See sources.base.Source for the protocol."""
 
     name = "host"
@@ -28,11 +28,11 @@ class HostSource(HookedSource[int]):
         self, phases_only: bool, every: int | None, reason: str, budget: float | None = None
     ) -> None:
         super().__init__(phases_only, every, reason, budget)
-        self._unended: dict[int, tuple[RecordedCollective[int], weakref.ref[Any]]] = {}
+        self._unended: dict[int, tuple[RecordedCollective, weakref.ref[Any]]] = {}
         """By the Work's id: calls without a future that the job has not waited for, with the Work."""
         self._newest: Any = None
         """The newest such Work, until the job holds it: it gets this object, as long as it lives."""
-        self._outstanding: dict[int, tuple[RecordedCollective[int], Any]] = {}
+        self._outstanding: dict[int, tuple[RecordedCollective, Any]] = {}
         """By id: collectives whose future has not called back, with the future."""
 
     def start(self) -> None:
@@ -59,7 +59,7 @@ class HostSource(HookedSource[int]):
         if recording is not None and len(recording.edges) < MAX_MARKS:
             recording.edges.append((edge, self._now_ns()))
 
-    def _begin(self, call: CollectiveCall, recording: RecordedStep[int]) -> RecordedCollective[int] | None:
+    def _begin(self, call: CollectiveCall, recording: RecordedStep) -> RecordedCollective | None:
         if call.device_type != "cpu":
             self.reason = f"steps with {call.op} on {call.device_type} {LEFT_OUT}: no host clock sees it"
             recording.invalid = True
@@ -67,7 +67,7 @@ class HostSource(HookedSource[int]):
         self._newest = None
         return RecordedCollective(call, now_ns())
 
-    def issued(self, token: RecordedCollective[int], work: Any) -> None:
+    def issued(self, token: RecordedCollective, work: Any) -> None:
         """Learn the end from the Work's future; a call without a Work is over when it returns."""
         if work is None:
             token.end = now_ns()
@@ -99,7 +99,7 @@ class HostSource(HookedSource[int]):
                 self._unended.pop(key, None)
                 self._leave_out(token, f"{token.call.op} on {token.call.backend}")
 
-    def _ending(self, token: RecordedCollective[int]) -> Generator[None, object, None]:
+    def _ending(self, token: RecordedCollective) -> Generator[None, object, None]:
         """Note the end when the future is sent in.
 
         If the future is already complete, it calls back at once on the job's thread, and torch swallows
@@ -116,7 +116,7 @@ class HostSource(HookedSource[int]):
             self._end(token)
         yield
 
-    def _end(self, token: RecordedCollective[int]) -> None:
+    def _end(self, token: RecordedCollective) -> None:
         if token.end is None:
             token.end = now_ns()
         self._outstanding.pop(id(token), None)
