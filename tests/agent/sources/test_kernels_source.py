@@ -364,22 +364,6 @@ def test_collectives_without_a_recorder_are_named_by_kernels(gpu):
 # Something missing.
 
 
-@pytest.mark.parametrize("missing", ["records", "marks"])
-def test_a_window_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
-    job = MeasuredJob(gpu)
-    job.until_tracing()
-    if missing == "records":
-        gpu.lost += 1
-    else:
-        gpu.refuses_marks = True
-    first_sound = job.next_step
-    job.until(lambda: not gpu.tracing)
-    gpu.refuses_marks = False
-    assert job.recovers()
-    assert job.detailed()[0].step >= first_sound
-    assert job.source.lost == gpu.lost
-
-
 def test_only_several_windows_of_too_many_records_are_given_up(gpu):
     job = MeasuredJob(gpu)
     for _ in range(kernels.MAX_OVERFLOWS):

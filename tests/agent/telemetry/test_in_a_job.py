@@ -37,62 +37,52 @@ JOB = f"""
     print(json.dumps([losses[:20], torch.cuda.is_initialized()]))
 """
 
-# Names what is imported on other threads than the job's, and has pynvml still to be imported.
+# Names what is imported on other threads than the job's.
 SEES_IMPORTS = """
-    import importlib.abc, importlib.machinery, threading
-    import torch
+    import importlib.abc, threading
 
-    class ImportsSeen(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    class ImportsSeen(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path, target=None):
             if threading.current_thread() is not threading.main_thread():
                 print(name, flush=True)
-            if name == "pynvml":
-                return importlib.machinery.ModuleSpec(name, self)
 
-        def create_module(self, spec):
-            return driver
-
-        def exec_module(self, module):
-            pass
-
-    sys.modules.pop("pynvml", None)
+    import torch
     sys.meta_path.insert(0, ImportsSeen())
 """
 
 FORKS = f"""
-    import os, sys
+    import os, sys, time
     sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
     from telemetry import machines
     import overlaptop.agent.sources.choice as choice
     from overlaptop.agent.telemetry.telemetry import JobGpu
 
-    driver = machines.h200_pair()
+    driver = sys.modules["pynvml"] = machines.h200_pair()
     driver.between_samples_us = 500_000
     choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
-    {SEES_IMPORTS}
     {COUNTS_MESSAGES}
-    import time
     import torch, overlaptop.agent
 
     def steps():
-        global made
+        made = 0
         sent.clear()
         while sent["DeviceSample"] < 2:
             overlaptop.agent.step()
             made += 1
             time.sleep(0.05)
+        return made
 
-    rank = made = 0
-    steps()
+    rank = 0
+    made = steps()
     pid = os.fork()
     if pid == 0:
-        rank, made = 1, 0
+        rank = 1
         os.environ["RANK"] = "1"
-        overlaptop.agent.step()  # counts nothing yet, and takes nothing from the agent to come
+        overlaptop.agent.step()  # counts nothing yet
         overlaptop.agent.attach()
-        steps()
+        made = steps()
     else:
-        steps()
+        made += steps()
         assert os.waitpid(pid, 0)[1] == 0
     print(rank, made)
 """
