@@ -75,40 +75,23 @@ def test_recorded_burst_is_read_into_steps(name, numbers, nccl_kernels):
 US = 1_000
 
 
-def launched(*, every_us=50, lead_us=0, reduction_us=0):
-    """A step whose host launches a kernel of 10 us every so often, `lead_us` before it could run. The
-    stream runs them one after the other, and in the middle waits for an all-reduce.
-    """
-    trace, launch_us, free_us = Trace(), 0, 0
-
-    def run(length_us):
-        nonlocal free_us
-        begin_us = max(free_us, launch_us + lead_us)
-        free_us = begin_us + length_us
-        return begin_us * US, free_us * US
-
-    trace.mark(0, run(0)[0], host_ns=launch_us * US)
-    for at in range(500):
-        if at == 250:
-            trace.kernel(ALL_REDUCE, *run(reduction_us), stream=9)
-            trace.mark(0, run(0)[0], Edge.BACKWARD_BEGIN, host_ns=launch_us * US)
-        trace.kernel(GEMM, *run(10))
-        launch_us += every_us
-    trace.mark(1, run(0)[0], host_ns=launch_us * US)
-    return read(trace)[0]
-
-
 @pytest.mark.parametrize(
-    ("job", "waits"),
+    ("gaps_us", "lead_us", "waits"),
     [
-        ({}, True),
-        ({"reduction_us": 12_000}, True),  # behind it the host is ahead, and before it is not
-        ({"lead_us": 6_000}, False),
-        ({"every_us": 11}, False),  # gaps of 1 us are the GPU's own
+        ([40] * 500, 0, True),
+        ([40] * 500, 6_000, False),  # the host is far ahead
+        ([1] * 500, 0, False),  # the GPU's own gaps
+        ([5_000, *[0] * 500], 0, False),  # it waits for data
     ],
 )
-def test_step_waits_for_launches_if_the_gpu_idles_often(job, waits):
-    assert launched(**job).waits_for_launches == waits
+def test_step_waits_for_launches_if_the_gpu_idles_often(gaps_us, lead_us, waits):
+    trace, at_us = Trace(), 0
+    trace.mark(0, at_us * US, host_ns=-lead_us * US)
+    for gap_us in gaps_us:
+        trace.kernel(GEMM, (at_us + gap_us) * US, (at_us + gap_us + 10) * US)
+        at_us += gap_us + 10
+    trace.mark(1, at_us * US, host_ns=(at_us - lead_us) * US)
+    assert read(trace)[0].waits_for_launches == waits
 
 
 EVENT, STREAM_WAITS, STREAM, CONTEXT = 1, 2, 3, 4  # CUpti_ActivitySynchronizationType
