@@ -1,5 +1,7 @@
 """Which source a rank gets, and why it is not a better one."""
 
+import contextlib
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
 from overlaptop.agent.sources.cupti.library import TOOLS
+from overlaptop.agent.sources.events import MPS_CONNECTIONS, ONE_CONNECTION, EventsSource
 
 
 class Sources:
@@ -105,3 +108,22 @@ def test_job_computes_on_a_gpu_by_its_parameters_or_backend(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
     monkeypatch.setattr(choice, "backend_name", lambda: backend)
     assert choice.computes_on_cuda(optimizer) is expected
+
+
+@pytest.mark.parametrize(
+    ("mps", "connections", "reason"),
+    [
+        (False, None, ""), (True, None, MPS_CONNECTIONS), (True, "8", ""), (True, "1", ONE_CONNECTION),
+        (False, "1", ONE_CONNECTION),
+    ],
+)  # fmt: skip
+def test_few_connections_mean_phases_only(monkeypatch, tmp_path, mps, connections, reason):
+    with socket.socket(socket.AF_UNIX) as daemon, contextlib.chdir(tmp_path):
+        if mps:
+            daemon.bind("control")  # a path of its own may be too long
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+        monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+        if connections:
+            monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+        source = EventsSource(False, None, 0)
+    assert (source.reason, source.detail_every == 0) == (reason, bool(reason))

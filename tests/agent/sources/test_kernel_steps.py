@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
+from overlaptop.agent.sources import kernel_steps
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.cupti.layouts import MEMSET
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import MARK_WORDS, OTHER_GPU, OUT_OF_ORDER, read_steps
+from overlaptop.agent.sources.kernel_steps import (
+    CLOCK_SLACK_NS,
+    MARK_WORDS,
+    OTHER_GPU,
+    OUT_OF_ORDER,
+    fault_in,
+    read_steps,
+)
 from overlaptop.timeline import coherence, spans
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 from overlaptop.timeline.overlap import break_down
@@ -341,3 +349,43 @@ def test_kernels_of_another_gpu_are_left_out_and_counted():
     [step] = read(trace, found)
     assert spans.length_ns(step.compute) == 4_000_000
     assert found == {OTHER_GPU: 1}
+
+
+# The self-check.
+
+
+def checked(first_correlation=1):
+    """The marks of a self-check, and what comes back of it: a mark, a kernel, a mark."""
+    trace = Trace(first_correlation)
+    trace.mark(0, 1_000)
+    trace.kernel(8, 1_010, 1_020)
+    trace.mark(0, 1_030)
+    return trace.marks, trace.activities
+
+
+@pytest.mark.filterwarnings("error")  # the job's log is not ours to fill
+@pytest.mark.parametrize("first_correlation", [1, 2**32 - 1, 2**32 - 2])
+def test_a_check_that_comes_back_right_has_no_fault(first_correlation, monkeypatch):
+    monkeypatch.setattr(kernel_steps, "now_ns", lambda: 5_000)
+    marks, activities = checked(first_correlation)
+    assert fault_in(*marks, activities, 0) == ""
+    assert fault_in(*marks, activities[::-1], 0) == ""  # in whichever order
+    for offset_ns in (-2 * CLOCK_SLACK_NS, 2 * CLOCK_SLACK_NS):
+        assert fault_in(*marks, activities, offset_ns) == "its times are not the host's"
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "value", "fault"),
+    [
+        (0, "value", 7, "the marks did not come back"),
+        (0, "start_ns", 1_040, "the marks came back in the wrong order"),
+        (1, "correlation", 77, "the kernel between the marks did not come back"),
+        (1, "name", 0, "the kernel between the marks did not come back"),
+        (1, "stream", 13, "the kernel between the marks did not come back"),
+        (1, "end_ns", 1_040, "the kernel between the marks is not between them in time"),
+    ],
+)
+def test_each_fault_of_the_check_is_found_and_named(row, field, value, fault):
+    marks, activities = checked()
+    activities[row][field] = value
+    assert fault_in(*marks, activities, 0) == fault

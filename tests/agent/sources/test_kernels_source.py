@@ -18,13 +18,13 @@ from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import TOOLS, CuptiError
 from overlaptop.agent.sources.flight_recorder import FlightRecorderError
+from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.agent.sources.kernels import KernelsSource
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.joining import Watch
 
-from .graphs import install_graphs
 from .recordings import Trace
 
 MS = 1_000_000
@@ -34,6 +34,16 @@ GEMM = ctypes.create_string_buffer(b"nvjet_sm90_tst_256x128_64x4")
 ALL_REDUCE = ctypes.create_string_buffer(
     b"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage)"
 )
+
+
+class FakeGraph:
+    captures = False
+
+    def capture_begin(self):
+        self.captures = True
+
+    def capture_end(self):
+        self.captures = False
 
 
 class Gpu:
@@ -138,7 +148,7 @@ def install(patch, gpu):
     patch.setattr(torch.version, "cuda", "13.0")
     patch.setattr(torch.cuda, "current_device", lambda: 0)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    install_graphs(patch)
+    patch.setattr(torch.cuda, "CUDAGraph", type("Graph", (FakeGraph,), {}))  # hooks may change it
     patch.setattr(kernels, "Tracer", lambda: gpu)
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
     patch.setattr(naming, "FlightRecorder", lambda: gpu)
@@ -500,3 +510,20 @@ def test_short_flight_recorder_is_reported(gpu):
     job.source.settings_changed(job.next_step)
     job.run(20)
     assert job.source.reason == ""
+
+
+def test_a_capture_waits_until_it_is_no_longer_held_off(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (FakeGraph,), {}))
+    captures = GraphCaptureWatch()
+    captures.install()
+    graph = torch.cuda.CUDAGraph()
+    thread = threading.Thread(target=graph.capture_begin)
+    with captures.held_off() as free:
+        assert free
+        thread.start()
+        thread.join(0.05)
+        assert not graph.captures
+    thread.join(60)
+    assert graph.captures
+    with captures.held_off() as free:
+        assert not free
