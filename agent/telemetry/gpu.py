@@ -17,12 +17,14 @@ from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite, Unknown
 
 T = TypeVar("T")
 
-_CHANGING = {
+_PLAIN = {
     "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
     "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
     "power_limit_mw": "nvmlDeviceGetEnforcedPowerLimit",
 }
-"""NVML functions for the fields of DeviceFacts that may change."""
+"""NVML functions for fields of DeviceFacts, of which some may change."""
 
 _PCIE_LANES = {
     1: (2_500_000_000, 8, 10),
@@ -94,14 +96,15 @@ class GpuFacts:
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
-        ask, call = self._ask, self._call
+        ask = self._ask
         active = ask("nvlink_count", self._active_links)
-        generation_max = ask("pcie_generation_max", lambda: call("nvmlDeviceGetMaxPcieLinkGeneration"))
-        width_max = ask("pcie_width_max", lambda: call("nvmlDeviceGetMaxPcieLinkWidth"))
+        plain = self._plain()
         figures: dict[str, Callable[[], int]] = {
             "nvlink_peak_bytes_per_s": lambda: self._nvlink_peak(active),
-            "pcie_peak_bytes_per_s": lambda: self._pcie_peak(generation_max, width_max),
-            "memory_total_bytes": lambda: call("nvmlDeviceGetMemoryInfo").total,
+            "pcie_peak_bytes_per_s": lambda: _pcie_peak(
+                plain["pcie_generation_max"], plain["pcie_width_max"]
+            ),
+            "memory_total_bytes": lambda: self._call("nvmlDeviceGetMemoryInfo").total,
             "sm_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_SM),
             "memory_clock_max_hz": partial(self._clock_max, self._library.NVML_CLOCK_MEM),
         }
@@ -115,20 +118,18 @@ class GpuFacts:
             pci_bus_id=self._site.pci_bus_id,
             nvlink_version=ask("nvlink_version", lambda: self._nvlink_version(active)) or "",
             nvlink_count=None if active is None else len(active),
-            pcie_generation_max=generation_max,
-            pcie_width_max=width_max,
             **others,
             links=(*self._nvlinks(active), *pcie_links),
-            **self._changing(),
+            **plain,
             unknown=self._reasons(),
         )
 
     def read_again(self, facts: DeviceFacts) -> DeviceFacts:
         """Return the facts with those that may change read again."""
-        return replace(facts, **self._changing(), unknown=self._reasons())
+        return replace(facts, **self._plain(), unknown=self._reasons())
 
-    def _changing(self) -> dict[str, Any]:
-        return {field: self._ask(field, partial(self._call, name)) for field, name in _CHANGING.items()}
+    def _plain(self) -> dict[str, Any]:
+        return {field: self._ask(field, partial(self._call, name)) for field, name in _PLAIN.items()}
 
     def _reasons(self) -> tuple[Unknown, ...]:
         return tuple(Unknown(name, reason) for name, reason in self._unknown.items())
@@ -146,16 +147,6 @@ class GpuFacts:
 
     def _clock_max(self, domain: int) -> int:
         return HZ_PER_MHZ * int(self._call("nvmlDeviceGetMaxClockInfo", domain))
-
-    def _pcie_peak(self, generation: int | None, width: int | None) -> int:
-        """Return the peak payload rate in one direction, in full write packets."""
-        if generation is None or width is None:
-            raise NvmlError("generation or width is not known")
-        if generation not in _PCIE_LANES:
-            raise NvmlError(f"PCIe {generation}.0 is not known here")
-        transfers_per_s, of_code, code = _PCIE_LANES[generation]
-        packet_bytes = PAYLOAD_BYTES + WRITE_BYTES
-        return transfers_per_s * width * of_code * PAYLOAD_BYTES // (code * 8 * packet_bytes)
 
     def _active_links(self) -> tuple[int, ...]:
         """Return the numbers of the active NVLinks; raises NvmlError if none of them answers.
@@ -211,3 +202,14 @@ class GpuFacts:
             if site.pci_bus_id == other:
                 return "nvlink", site.uuid
         raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
+
+
+def _pcie_peak(generation: int | None, width: int | None) -> int:
+    """Return the peak payload rate in one direction, in full write packets."""
+    if generation is None or width is None:
+        raise NvmlError("generation or width is not known")
+    if generation not in _PCIE_LANES:
+        raise NvmlError(f"PCIe {generation}.0 is not known here")
+    transfers_per_s, of_code, code = _PCIE_LANES[generation]
+    packet_bytes = PAYLOAD_BYTES + WRITE_BYTES
+    return transfers_per_s * width * of_code * PAYLOAD_BYTES // (code * 8 * packet_bytes)

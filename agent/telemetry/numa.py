@@ -144,40 +144,36 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
             yield base.joinpath(*parts[:depth]), version
 
 
-class ThreadPlaces:
-    """Counts the CPUs that the process's threads last ran on, a few threads at a time."""
+def threads_by_cpu(root: Path) -> Iterator[tuple[Counter[int], str]]:
+    """Yield the process's threads by the CPU that they last ran on, and why they are not all; empty: they
+    are. Each time a few threads are read; the counts change once all were.
+    """
+    folder = root / "proc/self/task"
+    counts, reason = Counter[int](), "still being read"
+    while True:
+        try:
+            names = [name for name in entries(folder) if name.isdecimal()]
+        except UnavailableError as fault:
+            yield Counter(), str(fault)
+            continue
+        read = names[:MAX_THREADS]
+        cpus: list[int] = []
+        for at in range(0, len(read), THREADS_AT_A_TIME):
+            if at:
+                yield counts, reason
+            now = (last_cpu(folder / name) for name in read[at : at + THREADS_AT_A_TIME])
+            cpus += (cpu for cpu in now if cpu is not None)
+        counts, reason = Counter(cpus), ""
+        if len(read) < len(names):
+            reason = f"{MAX_THREADS} of {len(names)} threads were read"
+        yield counts, reason
 
-    def __init__(self, root: Path) -> None:
-        self.cpus: Counter[int] | None = None
-        """Threads by CPU they last ran on; None before the first round is complete."""
-        self.reason = "still being read"  # Why `cpus` is None or incomplete; empty: it is complete
-        self._folder = root / "proc/self/task"
-        self._waiting: list[str] = []
-        self._round: Counter[int] = Counter()
-        self._cut = ""
 
-    def read(self) -> None:
-        """Read the next threads; never raises."""
-        if not self._waiting:
-            try:
-                names = [name for name in entries(self._folder) if name.isdecimal()]
-            except UnavailableError as reason:
-                self.cpus, self.reason = None, str(reason)
-                return
-            self._cut = f"{MAX_THREADS} of {len(names)} threads were read" * (len(names) > MAX_THREADS)
-            self._waiting, self._round = names[:MAX_THREADS], Counter()
-        now, self._waiting = self._waiting[:THREADS_AT_A_TIME], self._waiting[THREADS_AT_A_TIME:]
-        for name in now:
-            cpu = self._last_cpu(name)
-            if cpu is not None:
-                self._round[cpu] += 1
-        if not self._waiting:
-            self.cpus, self.reason = self._round, self._cut
-
-    def _last_cpu(self, name: str) -> int | None:
-        # The second field, the thread's name in parentheses, may contain any character.
-        fields = text_if_any(self._folder / name / "stat").rpartition(")")[2].split()
-        return int(fields[36]) if fields else None  # field 39 in total; without fields it has ended
+def last_cpu(task: Path) -> int | None:
+    """Return the CPU that a thread last ran on; None if the thread has ended."""
+    # The second field, the thread's name in parentheses, may contain any character.
+    fields = text_if_any(task / "stat").rpartition(")")[2].split()
+    return int(fields[36]) if fields else None  # field 39 in total
 
 
 def gpu_node(topology: Topology, gpu: GpuPlace) -> int | None:
@@ -203,7 +199,7 @@ class NumaMonitor:
     ) -> None:
         self._rank = rank
         self._root = root
-        self._threads = ThreadPlaces(root)
+        self._threads = threads_by_cpu(root)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
         self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
@@ -237,8 +233,7 @@ class NumaMonitor:
                 return None
 
         cpus, policy = known("cpu_set", cpu_set), known("memory_policy", memory_policy)
-        self._threads.read()
-        unknown["threads_by_node"] = self._threads.reason
+        threads, unknown["threads_by_node"] = next(self._threads)
         state, sentence, advice = self._judge(cpus, policy)
         limit = cpu_limit(self._root)
         return NumaFacts(
@@ -249,7 +244,7 @@ class NumaMonitor:
             nic_node=self._nic.numa_node if self._nic is not None else None,
             cpu_set=format_list(cpus or ()),
             cpu_nodes=self._by_node(dict.fromkeys(cpus or (), 1)),
-            threads_by_node=self._by_node(self._threads.cpus or {}),
+            threads_by_node=self._by_node(threads),
             memory_policy=policy.text if policy is not None else "",
             state=state,
             reason=sentence,

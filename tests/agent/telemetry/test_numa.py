@@ -181,11 +181,8 @@ def test_the_least_limit_of_a_cgroup_s_cpu_time_counts(
 
 def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> None:
     set_process(tmp_path, "0-223", threads=[3] * 100 + [60] * 50)
-    threads = numa.ThreadPlaces(tmp_path)
+    threads = numa.threads_by_cpu(tmp_path)
     for _ in range(4):
-        threads.read()
-        assert (threads.cpus, threads.reason) == (None, "still being read")
-    threads.read()
-    assert (threads.cpus, threads.reason) == ({3: 100, 60: 50}, "")
-    threads.read()
-    assert threads.cpus == {3: 100, 60: 50}, "until the next round is complete"
+        assert next(threads) == ({}, "still being read")
+    for _ in range(2):  # and then until the next round is complete
+        assert next(threads) == ({3: 100, 60: 50}, "")
