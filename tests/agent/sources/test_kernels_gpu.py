@@ -80,16 +80,6 @@ def test_the_users_trace_is_whole(run_ranks) -> None:
 
 
 @two_ranks
-def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    _, alone = profile(run_ranks, (60, 40, 1), DDP, "--steps", "110")
-    beside = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", "100"))
-    live = overlap_of(steady(beside, 20))
-    assert live == pytest.approx(alone["overlap"], abs=0.01)
-    assert alone["overlap"] > (0.02 if SHARED else 0.8)
-
-
-@two_ranks
 @pytest.mark.parametrize("source", ["kernels", "events"])
 def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path, source: str) -> None:
     losses = []

@@ -188,13 +188,6 @@ def test_a_larger_budget_measures_more():
     assert sum(many.run(60)) > 3 * sum(few.run(60))
 
 
-def test_every_nth_step_is_measured_whatever_it_costs():
-    job = Job(20, cost=3.0, schedule=Schedule(3, COST, LEAD_STEPS))
-    job.schedule.follow(WATCHED)
-    assert job.run(10) == [step % 3 == 0 for step in range(job.step)]
-    assert job.schedule.every == 3
-
-
 @pytest.mark.parametrize("cost", [0.0, 0.12])
 def test_the_cost_is_estimated_within_its_error(cost):
     hits = 0

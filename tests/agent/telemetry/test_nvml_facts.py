@@ -15,9 +15,7 @@ from .machines import NO_PERMISSION, Driver
 
 FACTS_FUNCTIONS = {
     "nvmlDeviceGetNvLinkState": {"nvlink_count", "nvlink_version", "nvlink_peak_bytes_per_s", "links"},
-    "nvmlDeviceGetCudaComputeCapability": {"nvlink_version"},
     "nvmlDeviceGetNvLinkRemoteDeviceType": {"links"},
-    "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
     "nvmlDeviceGetMaxPcieLinkGeneration": {"pcie_generation_max", "pcie_peak_bytes_per_s"},
     "nvmlDeviceGetMemoryInfo": {"memory_total_bytes"},
     "nvmlDeviceGetMaxClockInfo": {"sm_clock_max_hz", "memory_clock_max_hz"},

@@ -1,9 +1,6 @@
 """An FSDP2 job on one node's GPUs: each layer sharded by itself, gathered before its use.
 
-    torchrun --nproc-per-node=2 gpu_jobs/fsdp2.py [--layers 12] [--width 8192] [--batch 8192]
-
-With small layers (``--layers 48 --width 1024 --batch 64``) the CPU cannot launch as fast as the GPU works:
-a launch-bound job.
+torchrun --nproc-per-node=2 gpu_jobs/fsdp2.py [--width 8192] [--batch 8192] [--steps 60]
 """
 
 import argparse
@@ -14,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+LAYERS = 12
+
 
 def main() -> None:
-    """Train for some steps on random input."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--steps", type=int, default=60)
@@ -35,7 +32,7 @@ def main() -> None:
     torch.manual_seed(0)
     layers = [
         nn.Linear(options.width, options.width, bias=False, device=device, dtype=torch.bfloat16)
-        for _ in range(options.layers)
+        for _ in range(LAYERS)
     ]
     model = nn.Sequential(*layers)
     for layer in layers:
