@@ -103,6 +103,30 @@ class StepSpans:
     matched_ns: int | None = None  # Part of `comm_kernels_ns` whose collective is known
 
 
+def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseSpan, ...]:
+    """Return the phases of a step from its edges.
+
+    Forward is the time before a backward, from the step's start or from the previous phase.
+    """
+    phases = []
+    forward_from = latest_ns = begin_ns
+    opened: dict[str, int] = {}
+    for edge, at_ns in edges:
+        latest_ns = at_ns = min(max(at_ns, latest_ns), end_ns)  # no phase ends before it begins
+        if edge is Edge.BACKWARD_BEGIN:
+            phases.append(PhaseSpan("forward", forward_from, at_ns))
+        name, _, which = edge.partition("_")
+        if which == "begin":
+            opened[name] = at_ns
+            continue
+        if name in opened:
+            phases.append(PhaseSpan(name, opened.pop(name), at_ns))
+        forward_from = at_ns
+    if "optimizer" in opened:
+        phases.append(PhaseSpan("optimizer", opened["optimizer"], end_ns))
+    return tuple(phases)
+
+
 class Source(Protocol):
     """Turns the hooks' calls into spans.
 

@@ -21,9 +21,8 @@ import torch
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.hooked_source import HookedSource
+from overlaptop.agent.sources.hooked_source import MAX_MARKS, HookedSource, RecordedCollective, RecordedStep
 from overlaptop.wire.messages import LEFT_OUT
 
 MAX_PENDING_STEPS = 32

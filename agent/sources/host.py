@@ -13,9 +13,8 @@ from typing import Any
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import raise_later
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.hooked_source import HookedSource
+from overlaptop.agent.sources.hooked_source import MAX_MARKS, HookedSource, RecordedCollective, RecordedStep
 from overlaptop.wire.messages import LEFT_OUT
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.sources.assemble import phases_of
-from overlaptop.agent.sources.base import Edge, StepSpans
+from overlaptop.agent.sources.base import Edge, StepSpans, phases_of
 from overlaptop.agent.sources.cupti import layouts
 from overlaptop.agent.sources.cupti.layouts import (
     CONCURRENT_KERNEL,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources.assemble import MAX_MARKS
 from overlaptop.agent.sources.base import CollectiveCall, Wait
+from overlaptop.agent.sources.hooked_source import MAX_MARKS
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire.messages import LEFT_OUT
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep, phases_of
-from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
+from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait, phases_of
+from overlaptop.agent.sources.hooked_source import Assembler, RecordedCollective, RecordedStep
 from overlaptop.timeline import spans
 from overlaptop.wire import codec
 from overlaptop.wire.messages import PhaseSpan
