@@ -7,6 +7,7 @@ telemetry and nothing else.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -150,7 +151,7 @@ class MachineMonitor:
         self._rank = rank
         self._host = host
         self._topology = Topology.read()
-        self._nvml: Nvml | None = None
+        self._opened = ExitStack()
         self._gpus: tuple[GpuSite, ...] = ()
         self._gpu_facts: GpuFacts | None = None
         self._rates: Rates | None = None
@@ -192,16 +193,13 @@ class MachineMonitor:
         return self._nic.add_rates(sample) if sample is not None and self._nic is not None else sample
 
     def close(self) -> None:
-        if self._rates is not None:
-            self._rates.close()
-        if self._nvml is not None:
-            self._nvml.close()
-        self._rates = self._gpu_facts = self._nvml = None
+        self._opened.close()
 
     def _reach(self, gpu: JobGpu) -> GpuPlace:
         """Find the job's GPU in NVML and read its facts; raises NvmlError."""
         try:
-            self._nvml = nvml = Nvml.open()
+            nvml = Nvml.open()
+            self._opened.callback(nvml.close)
             sites = nvml.gpus()
         except NvmlError as refusal:
             self._why_no_gpus = str(refusal)
@@ -211,17 +209,15 @@ class MachineMonitor:
         self._gpus = tuple(
             replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
         )
-        site = _site_of(gpu, self._gpus)
+        # By its UUID, else by its address.
+        found = [site for site in self._gpus if site.uuid == gpu.uuid != ""]
+        found += [site for site in self._gpus if site.pci_bus_id == gpu.pci_bus_id != ""]
+        if not found:
+            named = gpu.uuid or gpu.pci_bus_id or gpu.name
+            raise NvmlError(f"NVML does not show the job's GPU ({named})")
+        site = found[0]
         self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus)
         self._device = self._gpu_facts.read()
         self._rates = Rates(nvml, self._rank, nvml.handle(site.uuid), self._device.nvlink_count)
+        self._opened.callback(self._rates.close)
         return places[site.uuid]
-
-
-def _site_of(gpu: JobGpu, sites: tuple[GpuSite, ...]) -> GpuSite:
-    """Find the GPU by its UUID, else by its address; raises NvmlError if NVML shows neither."""
-    for name in ("uuid", "pci_bus_id"):
-        for site in sites:
-            if getattr(site, name) == getattr(gpu, name) != "":
-                return site
-    raise NvmlError(f"NVML does not show the job's GPU ({gpu.uuid or gpu.pci_bus_id or gpu.name})")

@@ -13,11 +13,16 @@ FSDP2 = JOBS / "fsdp2.py"
 NPROC = 2
 SHARED = torch.cuda.device_count() < NPROC
 """Whether two ranks share a GPU; their bytes go through sockets, so that most communication is exposed."""
-FSDP2_WORDS = ("--width", "1024", "--batch", "16384") if SHARED else ()
+SCRIPTS = {
+    "ddp-25-mb": (DDP, ()),
+    "ddp-400-mb": (DDP, ("--bucket-cap-mb", "400")),
+    "fsdp2": (FSDP2, ("--width", "1024", "--batch", "16384") if SHARED else ()),
+}
 
 one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 two_gpus = pytest.mark.skipif(SHARED, reason="needs two GPUs")
 two_ranks = pytest.mark.usefixtures("side_by_side")
+each_script = pytest.mark.parametrize(("script", "words"), SCRIPTS.values(), ids=SCRIPTS)
 
 
 def profile(run_ranks, windows, script, *words, options=None):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .gpu import DDP, FSDP2, FSDP2_WORDS, NPROC, SHARED, one_gpu, profile, two_ranks
+from .gpu import FSDP2, NPROC, SHARED, each_script, one_gpu, profile, two_ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -28,17 +28,9 @@ def overlap_of(job) -> float:
 
 
 @two_ranks
-@pytest.mark.parametrize(
-    ("script", "words", "ops"),
-    [
-        (DDP, ("--bucket-cap-mb", "25"), {"allreduce_"}),
-        (DDP, ("--bucket-cap-mb", "400"), {"allreduce_"}),
-        (FSDP2, FSDP2_WORDS, {"_allgather_base_", "_reduce_scatter_base_"}),
-    ],
-    ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
-)
+@each_script
 def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
-    run, run_ranks, script, words, ops
+    run, run_ranks, script, words
 ) -> None:
     live = run(script, "--steps", "60", *words, every="2")
     _, truth = profile(run_ranks, (20, 20, 1), script, "--steps", "60", *words)
@@ -49,17 +41,8 @@ def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
     assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + most_above
     measured = [step for step in live.steps() if step.measured and step.step >= 10]
     assert measured[-1].collectives == truth["collectives"]
+    ops = {"_allgather_base_", "_reduce_scatter_base_"} if script == FSDP2 else {"allreduce_"}
     assert {each.op for each in live.details()[-1].collectives} == ops
-
-
-def test_under_mps_with_its_two_connections_only_phases_are_measured(run, mps, monkeypatch) -> None:
-    for name, value in mps.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
-    job = run(DDP, "--layers", "2", "--steps", "12")
-    assert job.info().detail_every == 0
-    assert "under MPS" in job.info().source_reason
-    assert all(not step.measured and step.backward_ns > 0 for step in job.steps())
 
 
 CAPTURED = """

@@ -6,7 +6,9 @@ from statistics import mean, median
 
 import pytest
 
-from .gpu import DDP, FSDP2, FSDP2_WORDS, JOBS, NPROC, SHARED, one_gpu, profile, two_ranks
+from overlaptop.timeline.matching import match
+
+from .gpu import DDP, JOBS, NPROC, SHARED, each_script, one_gpu, profile, two_ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -38,11 +40,7 @@ def shares_of(steps) -> dict[str, float]:
 
 
 @two_ranks
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [(DDP, ()), (DDP, ("--bucket-cap-mb", "400")), (FSDP2, FSDP2_WORDS)],
-    ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
-)
+@each_script
 def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks, script, words) -> None:
     # Live until FIRST, then in turns under torch.profiler and live, in the same job.
     windows, words = (FIRST, LENGTH, WINDOWS), ("--steps", str(STEPS), *words)
@@ -134,3 +132,49 @@ def test_under_nsight_compute_it_steps_back(run_ranks) -> None:
     assert job.codes == [0], job.errs
     assert job.info().source == "events"
     assert "Nsight Compute" in job.info().source_reason
+
+
+LATE_MS = 30
+SENDS = f"""
+    import os, time
+    rank = int(os.environ["RANK"])
+    import torch, torch.distributed as dist
+    import overlaptop.agent
+    from overlaptop.workloads.shared_gpu import own_gpu
+
+    torch.cuda.set_device(own_gpu(torch.cuda.device_count()))
+    dist.init_process_group("nccl")
+    given, taken = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
+    for step in range(60):
+        if rank == 0:
+            time.sleep({LATE_MS} / 1000)
+            dist.send(given, 1)
+        else:
+            dist.recv(taken, 0)
+        ops = [dist.P2POp(dist.isend, given, 1 - rank), dist.P2POp(dist.irecv, taken, 1 - rank)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        torch.cuda.synchronize()
+        overlaptop.agent.step()
+    dist.destroy_process_group()
+"""
+
+
+@one_gpu
+def test_receives_alone_and_in_one_launch_with_a_send_are_split_by_the_rank_that_they_wait_for(run_ranks):
+    job = run_ranks(SENDS, nproc=2, options=("--source", "kernels", "--every", "1"))
+    assert job.codes == [0, 0], job.errs
+    of_rank = [{each.step: each for each in job.details(rank)} for rank in (0, 1)]
+    waits_ms = []
+    for step in sorted(of_rank[0].keys() & of_rank[1].keys()):
+        if not all(each.group for details in of_rank for each in details[step].collectives):
+            continue  # it was not looked up
+        calls = {rank: details[step].collectives for rank, details in enumerate(of_rank)}
+        assert [(call.sends_to, call.receives_from) for call in calls[0]] == [(1, None), (1, 1)]
+        assert [(call.sends_to, call.receives_from) for call in calls[1]] == [(None, 0), (0, 0)]
+        origins_ns = {rank: details[step].start_ns for rank, details in enumerate(of_rank)}
+        found = match(calls, origins_ns=origins_ns)
+        assert [each.not_attributed for each in found] == [""] * 3
+        waits_ms.append((found[0].wait_ns(1) or 0) / 1e6)
+    assert len(waits_ms) > 10
+    assert median(waits_ms) == pytest.approx(LATE_MS, rel=0.2)
