@@ -125,7 +125,6 @@ class GpuFacts:
         )
 
     def read_again(self, facts: DeviceFacts) -> DeviceFacts:
-        """Return the facts with those that may change read again."""
         return replace(facts, **self._plain(), unknown=self._reasons())
 
     def _plain(self) -> dict[str, Any]:

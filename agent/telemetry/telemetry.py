@@ -171,7 +171,6 @@ class MachineMonitor:
         self._nic = NicMonitor(nic.name) if nic is not None else None
 
     def first_facts(self) -> Iterator[Message]:
-        """Yield all facts as they are read."""
         unknown = self._topology.unknown
         if not self._gpus:
             unknown = (*unknown, Unknown("gpus", self._why_no_gpus))

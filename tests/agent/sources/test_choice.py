@@ -11,27 +11,25 @@ from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
 from overlaptop.agent.sources.cupti.library import TOOLS
 from overlaptop.agent.sources.events import MPS_CONNECTIONS, ONE_CONNECTION, EventsSource
+from overlaptop.agent.sources.host import HostSource
+from overlaptop.agent.sources.kernels import KernelsSource
 
 
-class Sources:
-    """Stands in for the sources: which were tried, and why one cannot start."""
+@pytest.fixture
+def tried(monkeypatch):
+    """The sources that were to start, of which all can."""
+    names = []
+    for each in (KernelsSource, EventsSource, HostSource):
+        monkeypatch.setattr(each, "start", lambda source: names.append(source.name))
+    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
+    return names
 
-    def __init__(self, patch):
-        self.tried = []
-        self.refusals = {}
-        for name in ("kernels", "events", "host"):
-            patch.setattr(choice, f"{name.capitalize()}Source", type(name, (), self._members(name)))
 
-    def _members(self, name):
-        def init(source, *arguments):
-            source.reason = arguments[2] if name == "host" else ""
+def refuse(patch, source, reason):
+    def start(self):
+        raise RuntimeError(reason)
 
-        def start(source):
-            self.tried.append(name)
-            if name in self.refusals:
-                raise RuntimeError(self.refusals[name])
-
-        return {"name": name, "gave_up": "", "__init__": init, "start": start}
+    patch.setattr(source, "start", start)
 
 
 def choose(source="auto", instead_of=None, **options):
@@ -39,35 +37,32 @@ def choose(source="auto", instead_of=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "asked", "tried", "reason"),
+    ("gpu", "asked", "name", "reason"),
     [
-        (True, {}, ["kernels", "events"], "no CUPTI"),
-        (True, {"source": "kernels"}, ["kernels", "events"], "no CUPTI"),
-        (True, {"source": "events"}, ["events"], ""),
-        (True, {"source": "host"}, ["host"], "asked for"),
-        (True, {"phases_only": True}, ["events"], ""),  # they cost less
-        (False, {}, ["host"], "no CUDA device in use"),  # a job on the CPU begins no CUDA context
-        (False, {"source": "host"}, ["host"], "no CUDA device in use; asked for"),
+        (True, {}, "events", "no CUPTI"),
+        (True, {"source": "kernels"}, "events", "no CUPTI"),
+        (True, {"source": "events"}, "events", ""),
+        (True, {"source": "host"}, "host", "asked for"),
+        (True, {"phases_only": True}, "events", ""),  # they cost less
+        (False, {}, "host", "no CUDA device in use"),  # a job on the CPU begins no CUDA context
+        (False, {"source": "host"}, "host", "no CUDA device in use; asked for"),
     ],
 )
-def test_a_job_gets_the_first_source_that_starts(monkeypatch, gpu, asked, tried, reason):
-    sources = Sources(monkeypatch)
+def test_a_job_gets_the_first_source_that_starts(monkeypatch, tried, gpu, asked, name, reason):
     monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: gpu)
-    sources.refusals["kernels"] = "no CUPTI"
+    refuse(monkeypatch, KernelsSource, "no CUPTI")
     chosen = choose(**asked)
-    assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
+    assert (tried, chosen.name, chosen.reason) == ([name], name, reason)
 
 
-def test_source_that_gave_up_is_replaced_by_the_next(monkeypatch):
-    sources = Sources(monkeypatch)
-    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
+def test_source_that_gave_up_is_replaced_by_the_next(monkeypatch, tried):
     first = choose()
     first.gave_up = "another user of CUPTI in this process takes its records"
     second = choose(instead_of=first)
     assert (second.name, second.reason) == ("events", first.gave_up)
-    sources.refusals["events"] = "no CUDA"
+    refuse(monkeypatch, EventsSource, "no CUDA")
     assert choose(instead_of=first).name == "host"
-    assert sources.tried == ["kernels", "events", "events", "host"]
+    assert tried == ["kernels", "events", "host"]
 
 
 # With the true sources, where there is no GPU.
