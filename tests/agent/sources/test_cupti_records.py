@@ -132,9 +132,7 @@ class FakeCupti:
         self.drops = 0
         self.room = BUFFER_BYTES
         self.callbacks = None
-        self.buffer = None
-        self._used = 0
-        self._held: list[tuple[int, int]] = []
+        self.buffers: list[tuple[int, bytes]] = []  # Addresses and contents; the last one is being filled
 
     def version(self):
         return API_VERSION
@@ -160,27 +158,20 @@ class FakeCupti:
         """Give back what is full or, once nothing is recorded any more, all; forced: all."""
         if self.is_finalised:
             raise CuptiError("flush: refused")
-        if forced or not self.enabled:
-            self._put_away()
-        for address, valid_bytes in self._held:
-            complete(self.callbacks[1], address, valid_bytes)
-        self._held.clear()
+        kept = 0 if forced or not self.enabled else 1
+        while len(self.buffers) > kept:
+            address, content = self.buffers.pop(0)
+            ctypes.memmove(address, content, len(content))
+            complete(self.callbacks[1], address, len(content))
 
     def happens(self, kind=MEMSET, **fields):
         if kind not in self.enabled:
             return
         raw = record(kind, ZEROS | {"start_ns": 5, "end_ns": 7} | fields)
-        if self._used + len(raw) > self.room:
-            self._put_away()
-        if self.buffer is None:
-            self.buffer, self._used = request(self.callbacks[0])[0], 0
-        ctypes.memmove(self.buffer + self._used, raw, len(raw))
-        self._used += len(raw)
-
-    def _put_away(self):
-        if self.buffer is not None:
-            self._held.append((self.buffer, self._used))
-        self.buffer, self._used = None, 0
+        if not self.buffers or len(self.buffers[-1][1]) + len(raw) > self.room:
+            self.buffers.append((request(self.callbacks[0])[0], b""))
+        address, content = self.buffers[-1]
+        self.buffers[-1] = address, content + raw
 
 
 @pytest.fixture
@@ -260,7 +251,7 @@ def test_hand_over_brings_back_every_buffer(cupti, traced, when):
     if when == "stopped":
         traced.stop()
     elif when == "in other hands":
-        cupti.buffer = None  # given to whoever registered after us
+        cupti.buffers.clear()  # given to whoever registered after us
     elif when == "finalised":
         cupti.is_finalised = True
     elif when == "fallen behind":
@@ -268,7 +259,8 @@ def test_hand_over_brings_back_every_buffer(cupti, traced, when):
             complete(cupti.callbacks[1], 1, 0)
     traced.hand_over()
     assert (traced.outstanding, len(traced.taken()), cupti.enabled) == (0, 0, set())
-    cupti.is_finalised, cupti.buffer = False, None
+    cupti.is_finalised = False
+    cupti.buffers.clear()
     traced.start()
     assert cupti.registrations == 2
     cupti.happens(correlation=2)

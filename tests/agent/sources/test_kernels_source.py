@@ -235,14 +235,6 @@ def gpu(monkeypatch) -> Gpu:
     return made
 
 
-def in_thread(call):
-    """Whether this comes back within some seconds on another thread."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(20)
-    return not thread.is_alive()
-
-
 @pytest.mark.parametrize("every", [1, 4])
 def test_every_nth_step_is_measured_and_the_others_timed(gpu, every):
     job = MeasuredJob(gpu, every)
@@ -280,19 +272,15 @@ def test_traced_step_has_lanes_phases_and_collectives(gpu):
     assert step.launch_lead_ns == LEAD_NS
 
 
-def test_repeated_step_has_names_without_sequence_numbers(gpu):
+def test_repeated_steps_are_named_until_a_setting_changes(gpu):
     job = MeasuredJob(gpu)
     job.run(200)
     assert gpu.dumps < len(job.detailed()) / 2
     assert all(each.named and each.matched_ns == 2 * MS for each in job.detailed())
     assert job.sizes() == {64}
     calls = [collective for each in job.detailed() for collective in each.collectives]
+    # Steps between look-ups may have issued more, so only steps that were looked up have numbers.
     assert 0 < sum(call.sequence is not None for call in calls) <= gpu.dumps
-
-
-def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
-    job = MeasuredJob(gpu)
-    job.run(200)
     dumps, gpu.sizes = gpu.dumps, repeat(32)
     job.source.settings_changed(job.next_step)
     job.taken.clear()
@@ -423,14 +411,14 @@ def test_profiler_gets_cupti_at_once_in_each_state(gpu, state):
     job = MeasuredJob(gpu)
     getattr(job, f"until_{state}")()
     for _ in range(2):  # prepared, then enabled
-        assert in_thread(job.source.pause)
+        job.source.pause()
     gpu.holds = False
     assert (job.source.reason, gpu.handed_over) == (kernels.PAUSED, 1)
     starts, done = gpu.starts, len(job.detailed())
     job.run(60)
     assert not gpu.tracing
     assert (gpu.starts, len(job.detailed())) == (starts, done)
-    assert in_thread(job.source.resume)
+    job.source.resume()
     assert job.source.reason == ""
     assert job.recovers()
     job.until(lambda: len(job.taken) == job.next_step - 1)

@@ -148,7 +148,7 @@ def test_first_mappings_give_the_processes_policy(tmp_path: Path) -> None:
     ("cgroup", "file", "cpus"),
     [
         ("0::/a/b\n", "a/b/cpuset.cpus.effective", {0, 1}),
-        ("0::/../../outside\n", "cpuset.cpus.effective", {0, 1}),
+        ("0::/../../outside\n", "cpuset.cpus.effective", {0, 1}),  # as a container sees its own
         ("9:cpu:/x\n3:cpuset,misc:/y\n0::/\n", "cpuset/y/cpuset.effective_cpus", {0, 1}),
         ("", "cpuset.cpus.effective", None),
     ],
