@@ -21,6 +21,7 @@ from overlaptop.agent.sources.host import HostSource
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 ones = torch.ones
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(8))
 made = taken = 0
 watched = False
 take = HostSource.take
@@ -70,6 +71,14 @@ for work in dist.batch_isend_irecv(ops):
 """
 
 
+LATE_BUFFERS = """
+if rank == 0:
+    time.sleep(0.1)
+model.require_forward_param_sync = True  # as after a backward pass
+with torch.no_grad():
+    model(ones(4, 8))  # rank 1 waits for the buffers in C++
+"""
+
 FAR = """
 far = dist.new_group([0, 1])
 os.environ.update(MASTER_ADDR="node-a", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
@@ -110,6 +119,7 @@ CASES = {
     "coalesced": Case(COALESCED, {"allreduce_coalesced_": 48}, link=(48, 48)),
     "async": Case("dist.all_reduce(ones(4), async_op=True).wait()", {"allreduce_": 16}),
     "point to point": Case(POINT_TO_POINT, {"send": None, "recv_": None}, 2),
+    "late buffers": Case(LATE_BUFFERS, {"broadcast_": None}, 2),
     "group that reaches other nodes": Case(FAR, {"allreduce_": 16}, link=(None, None)),
     "group on two nodes": Case(NODES, {"allreduce_": 16}, link=(0, 0)),
 }
@@ -128,9 +138,9 @@ def job(run_ranks_once):
     return done
 
 
-def steps_of(job, name: str) -> list[StepTotals]:
-    first = len(job.steps()) + REPEATS * (list(CASES).index(name) - len(CASES))
-    return job.steps()[first : first + REPEATS]
+def steps_of(job, name: str, rank: int = 0) -> list[StepTotals]:
+    first = len(job.steps(rank)) + REPEATS * (list(CASES).index(name) - len(CASES))
+    return job.steps(rank)[first : first + REPEATS]
 
 
 def collectives_of(job, name: str) -> list[CollectiveSpan]:
@@ -138,7 +148,7 @@ def collectives_of(job, name: str) -> list[CollectiveSpan]:
     numbers = {step.step for step in steps_of(job, name)}
     detail = next(detail for detail in job.details() if detail.step in numbers)
     members = (0,) if name == "group of one" else (0, 1)
-    assert detail.groups == tuple(GroupMembers(each.group, members) for each in detail.collectives)
+    assert set(detail.groups) == {GroupMembers(each.group, members) for each in detail.collectives}
     return list(detail.collectives)
 
 
@@ -164,6 +174,12 @@ def test_sends_and_receives_last_until_they_are_waited_for(job) -> None:
         assert (step.collectives, step.link_tx_bytes, step.link_rx_bytes) == (2, 32, 32)
         assert 0 < (step.exposed_ns or 0) <= (step.comm_ns or 0)
     assert job.info().left_out == ""
+
+
+def test_wait_for_a_late_rank_is_exposed_and_stall(job) -> None:
+    waiting = max(steps_of(job, "late buffers", rank=1), key=lambda step: step.stall_ns)
+    assert min(waiting.exposed_ns, waiting.stall_ns) > 80_000_000
+    assert waiting.overlap < 0.15
 
 
 NUMBERED = """
