@@ -38,8 +38,7 @@ from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.kernels import COST, KernelsSource
-from overlaptop.agent.sources.own_cost import Estimate
-from overlaptop.agent.sources.schedule import Schedule
+from overlaptop.agent.sources.schedule import Estimate, Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.wire.joining import Watch
 

@@ -18,8 +18,7 @@ from overlaptop.agent.sources.base import (
     Wait,
     phases_of,
 )
-from overlaptop.agent.sources.own_cost import Estimate
-from overlaptop.agent.sources.schedule import Schedule
+from overlaptop.agent.sources.schedule import Estimate, Schedule
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known
 from overlaptop.wire.messages import LEFT_OUT, CollectiveSpan

@@ -2,7 +2,7 @@
 
 Marks bound steps and phases: memsets of a few bytes on the compute stream, each with a unique value. Work
 that ran between two marks ran in that step. CUPTI numbers launches in order, so work *launched* between two
-marks was issued there: collectives are found by this (collective_join.py).
+marks was issued there: collectives are found by this (naming.py).
 """
 
 from collections import Counter

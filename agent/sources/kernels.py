@@ -29,8 +29,7 @@ from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, fault_in
 from overlaptop.agent.sources.naming import CollectiveNaming
-from overlaptop.agent.sources.own_cost import Estimate
-from overlaptop.agent.sources.schedule import Schedule
+from overlaptop.agent.sources.schedule import Estimate, Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS, Marker, Window
 from overlaptop.timeline import coherence
 from overlaptop.timeline.lanes import LaneRules, describe_look_alikes

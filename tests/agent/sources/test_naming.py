@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.sources.base import CollectiveCall
-from overlaptop.agent.sources.collective_join import join, match
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
+from overlaptop.agent.sources.naming import join, match
 
 from .recordings import RECORDED, recording
 
