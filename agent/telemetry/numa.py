@@ -60,13 +60,6 @@ class MemoryPolicy:
     text: str  # In the kernel's format: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``
 
 
-def affinity() -> Collection[int]:
-    try:
-        return os.sched_getaffinity(os.getpid())
-    except OSError:
-        return ()
-
-
 def cpu_set(root: Path) -> frozenset[int]:
     """Return the online CPUs that the process may use. Raises UnavailableError."""
     status = root / "proc/self/status"
@@ -201,7 +194,6 @@ class NumaMonitor:
         self._root = root
         self._threads = threads_by_cpu(root)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
-        self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
         self._unknown_for_good: dict[str, str] = {}
         self._gpu_node = self._gpu_memory_node = self._nic = None
@@ -216,13 +208,8 @@ class NumaMonitor:
                 self._unknown_for_good["nic"] = f"the adapter nearest to {gpu.pci_bus_id} is not known"
         self._topology = topology
 
-    def is_moved(self) -> bool:
-        """Whether the allowed CPUs have changed since `facts`: one system call."""
-        return affinity() != self._affinity
-
     def facts(self) -> NumaFacts:
         """Read the present placement and judge it. Unknown values raise nothing."""
-        self._affinity = affinity()
         unknown = dict(self._unknown_for_good)
 
         def known(name: str, read: Callable[[Path], T]) -> T | None:

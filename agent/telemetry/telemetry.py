@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from overlaptop.agent.placement import RankPlacement
 
 PERIOD_S = 0.5
-NUMA_EVERY = 30
-"""Periods between two reads of the CPU placement, as a read needs the GIL a hundred times. A change of the
-allowed CPUs triggers a read at once."""
-DEVICE_EVERY = 20  # Periods between two reads of a GPU's changing facts (an idle link slows down)
+FACTS_EVERY = 30
+"""Periods between two reads of what may change (CPU placement, an idle link's speed): reading the placement
+needs the GIL a hundred times."""
 MAX_UNSENT = 64
 STOP_S = 0.1  # Longest wait at the agent's end for a running NVML call
 NO_GPU = "the job computes on no GPU"
@@ -135,10 +134,8 @@ class Telemetry:
             sample = watch.sample()
             if sample is not None:
                 self._messages.append(sample)
-            if period % NUMA_EVERY == 0 or watch.numa.is_moved():
-                self._messages.append(watch.numa.facts())
-            if period % DEVICE_EVERY == 0:
-                self._messages.append(watch.device())
+            if period % FACTS_EVERY == 0:
+                self._messages += (watch.device(), watch.numa.facts())
 
 
 class MachineMonitor:

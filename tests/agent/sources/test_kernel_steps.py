@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import kernel_steps
 from overlaptop.agent.sources.base import Edge
-from overlaptop.agent.sources.cupti.layouts import MEMSET
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import (
     CLOCK_SLACK_NS,
@@ -160,15 +159,6 @@ def wrapping(activities):
 def test_neither_order_nor_launch_numbers_change_a_step(change):
     burst = recording("fsdp2")
     assert plain(reread(burst, change(burst.activities()))) == plain(burst.steps())
-
-
-def test_step_with_a_bound_that_was_not_recorded_is_left_out():
-    burst = recording("fsdp2")
-    [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == 38]
-    activities = burst.activities()
-    is_bound = (activities["kind"] == MEMSET) & (activities["value"] == bound.value)
-    expected = [step for step in burst.steps() if step.step in (36, 39)]
-    assert plain(reread(burst, activities[~is_bound])) == plain(expected)
 
 
 def test_the_users_rules_move_kernels_to_another_lane():

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
 from overlaptop.agent.telemetry import telemetry as module
-from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.telemetry import (
     NO_GPU,
     PERIOD_S,
@@ -134,12 +133,18 @@ def test_without_nvml_the_kernel_is_still_asked(beside, driver, monkeypatch, ref
 
 
 def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypatch) -> None:
-    monkeypatch.setattr(module, "DEVICE_EVERY", 1)
+    monkeypatch.setattr(module, "FACTS_EVERY", 1)
     beside.follow(FIRST, beside.has(DeviceSample, 4))
     driver.gpus[0].pcie = (1, 5, 16, 16)
     beside.serve_until(beside.has(DeviceFacts, 2))
     beside.serve_until(beside.has(DeviceSample, len(beside.of(DeviceSample)) + 4))
     assert [facts.pcie_generation for facts in beside.of(DeviceFacts)] == [5, 1]
+    allowed = os.sched_getaffinity(os.getpid())
+    os.sched_setaffinity(os.getpid(), {max(allowed)})
+    try:
+        beside.serve_until(lambda: beside.of(NumaFacts)[-1].cpu_set == str(max(allowed)))
+    finally:
+        os.sched_setaffinity(os.getpid(), allowed)
 
 
 def fault(*_: object) -> JobGpu:
@@ -160,22 +165,6 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
     flush_log()  # as the job's next step does
     assert caplog.messages == ["overlaptop: no telemetry: ArithmeticError: on purpose"]
-
-
-def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
-    monkeypatch.setattr(module, "NUMA_EVERY", 1 << 30)
-    allowed = os.sched_getaffinity(os.getpid())
-    one = {max(allowed)}
-
-    def is_told(cpus: set[int]) -> bool:
-        return any(parse_list(facts.cpu_set) == cpus for facts in beside.of(NumaFacts))
-
-    beside.follow(None, lambda: is_told(allowed))
-    os.sched_setaffinity(os.getpid(), one)
-    try:
-        beside.serve_until(lambda: is_told(one))
-    finally:
-        os.sched_setaffinity(os.getpid(), allowed)
 
 
 def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypatch) -> None:
