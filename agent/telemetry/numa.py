@@ -67,10 +67,8 @@ def cpu_set(root: Path) -> frozenset[int]:
     if allowed is None:
         raise UnavailableError(f"{status} has no Cpus_allowed_list")
     cpus = parse_list(allowed[1])
-    try:
-        return cpus & parse_list(read_text(root / "sys/devices/system/cpu/online"))
-    except UnavailableError:
-        return cpus
+    online = parse_list(text_if_any(root / "sys/devices/system/cpu/online"))
+    return cpus & online if online else cpus
 
 
 def memory_policy(root: Path) -> MemoryPolicy:

@@ -132,8 +132,12 @@ class Gpm:
         return round(value * MIB) if name.endswith("_bytes_per_s") else min(1.0, value / 100)
 
 
+def _no_nvlink() -> int:
+    raise NvmlError("no NVLink is up")
+
+
 class Rates:
-    """Samples one GPU. A value that was refused for good is not read again."""
+    """Samples one GPU."""
 
     def __init__(self, nvml: Nvml, rank: int, handle: Any, nvlinks: int | None) -> None:
         """``nvlinks``: number of active NVLinks; None: unknown."""
@@ -155,15 +159,13 @@ class Rates:
             "memory_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_MEM)],
             "throttle_reasons": [self._throttle],
         }
-        """By field of DeviceSample, best method first; methods refused for good are removed."""
-        self._refused: dict[str, str] = {}  # Why fields without any method left are unknown
+        """By field of DeviceSample, best method first: the next one is for GPUs that lack it."""
         for name in _PCIE_THROUGHPUTS:
             self._ways[name].append(partial(self._pcie_throughput, name))
         for name in _NVLINK_COUNTERS:
             self._ways[name].append(partial(self._counted, name))
             if nvlinks == 0:
-                self._ways[name].clear()
-                self._refused[name] = "no NVLink is up"
+                self._ways[name] = [_no_nvlink]
 
     def sample(self) -> DeviceSample:
         """Return the activity of the last half second; fields that cannot be read are None."""
@@ -189,17 +191,16 @@ class Rates:
             self._gpm = None
 
     def _ask(self, name: str, missing: dict[str, str]) -> Any:
-        ways = self._ways[name]
-        while ways:
+        for way in self._ways[name]:
             try:
-                return ways[0]()
+                figure = way()
             except NvmlError as refusal:
+                missing[name] = str(refusal)
                 if not refusal.lasting:
-                    missing[name] = str(refusal)
-                    return None
-                self._refused[name] = str(refusal)
-                ways.pop(0)
-        missing[name] = self._refused[name]
+                    break
+            else:
+                missing.pop(name, None)
+                return figure
         return None
 
     def _call(self, function: str, *arguments: Any) -> Any:
