@@ -155,7 +155,7 @@ SENDS = f"""
 
 
 @one_gpu
-def test_receives_alone_and_in_one_launch_with_a_send_are_split_by_the_rank_that_they_wait_for(run_ranks):
+def test_receives_are_split_by_the_rank_that_they_wait_for(run_ranks) -> None:
     job = run_ranks(SENDS, nproc=2, options=("--source", "kernels", "--every", "1"))
     assert job.codes == [0, 0], job.errs
     of_rank = [{each.step: each for each in job.details(rank)} for rank in (0, 1)]

@@ -51,6 +51,7 @@ ANSWERS = {
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda gpu: gpu.pcie[1],
     "nvmlDeviceGetCurrPcieLinkWidth": lambda gpu: gpu.pcie[2],
     "nvmlDeviceGetMaxPcieLinkWidth": lambda gpu: gpu.pcie[3],
+    "nvmlDeviceGetMemoryAffinity": lambda gpu, words, scope: [1] + [0] * (words - 1),
     "nvmlDeviceGetPowerUsage": lambda gpu: 412_000,
     "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000,
     "nvmlDeviceGetClockInfo": lambda gpu, domain: CLOCKS_MHZ[domain][0],
@@ -108,10 +109,6 @@ class Driver(ModuleType):
 
     def nvmlDeviceGetNumaNodeId(self, gpu):
         raise pynvml.NVMLError(NOT_SUPPORTED)
-
-    def nvmlDeviceGetMemoryAffinity(self, gpu, words, scope):
-        assert scope == pynvml.NVML_AFFINITY_SCOPE_NODE
-        return [1] + [0] * (words - 1)
 
     def nvmlDeviceGetMemoryInfo(self, gpu, version=None):
         total, kept, used = gpu.memory
