@@ -5,11 +5,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+import torch
+
 from tests.agent.conftest import Finished, Run
+from tests.agent.sources.gpu import one_gpu
 
 from .compiled_job import STEPS
 
 JOB = Path(__file__).parent / "compiled_job.py"
+WAYS = ("wrapped", "method", "step")
 
 
 def printed(job: Finished, rank: int) -> dict[str, dict]:
@@ -42,14 +47,13 @@ def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool
 
 
 def test_compiled_job_trains_as_without_the_agent(run_ranks: Run) -> None:
-    """Inductor's code takes a C++ compiler 20 s: test_compiled_gpu.py has it too."""
-    ways = ("wrapped", "method", "step")
-    arguments = ("cpu", "eager", *ways)
+    """Inductor's code takes a C++ compiler 20 s."""
+    arguments = ("cpu", "eager", *WAYS)
     plain, job = (
         run_ranks(JOB, nproc=1, arguments=arguments, options=("--every", "1"), agent=agent, forked=True)
         for agent in (False, True)
     )
-    compare(plain, job, ways, cached=False)
+    compare(plain, job, WAYS, cached=False)
     measured = [step for step in job.steps() if step.collectives]
     assert len(measured) >= len(job.steps()) // 2
     assert all(step.comm_bytes for step in measured)
@@ -72,3 +76,26 @@ def test_step_marked_in_a_compiled_function_counts(run_ranks: Run) -> None:
     job = run_ranks(MARKED, nproc=1, forked=True)
     assert (job.codes, job.outs, job.errs) == ([0], ["12.0\n" * 6], [""])
     assert len(job.steps()) == 5
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+@one_gpu
+@pytest.mark.parametrize("source", ["kernels", "events"])
+def test_a_compiled_job_on_gpus_trains_as_without_the_agent_and_is_measured(
+    run_ranks: Run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nproc = min(2, torch.cuda.device_count())
+    # Inductor times kernels of equal use but other rounding, and keeps the fastest for the next job.
+    monkeypatch.setenv("TORCHINDUCTOR_DETERMINISTIC", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    options = ("--source", source, *(("--every", "1") if source == "events" else ()))
+    plain, job = (
+        run_ranks(JOB, nproc=nproc, arguments=("cuda", "inductor", *WAYS), options=options, agent=agent)
+        for agent in (False, True)
+    )
+    # Events are read a step late.
+    compare(plain, job, WAYS, cached=True, untold=int(source == "events"))
+    assert job.info().source == source
+    if source == "events" and nproc > 1:  # a burst of kernels comes seconds after the job's start
+        assert any(step.collectives for step in job.steps())

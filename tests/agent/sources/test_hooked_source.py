@@ -15,7 +15,7 @@ from overlaptop.timeline import spans
 from overlaptop.wire import codec
 from overlaptop.wire.messages import LEFT_OUT, PhaseSpan
 
-CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0)
+CALL = CollectiveCall("allreduce_", 64, "0 default_pg", True, "gloo", "cpu", -1)
 
 
 def step(number=0, begin=0, collectives=(), waits=(), edges=(), detailed=True):
@@ -116,8 +116,7 @@ def test_ranks_choose_the_same_steps_to_show(batches, most, shown) -> None:
 
 # The host source.
 
-GLOO_CALL = CollectiveCall("allreduce_", 64, "0 default_pg", True, "gloo", "cpu", -1)
-ON_A_GPU = replace(GLOO_CALL, backend="nccl", device_type="cuda", device_index=0)
+ON_A_GPU = replace(CALL, backend="nccl", device_type="cuda", device_index=0)
 
 
 class Done:
@@ -150,7 +149,7 @@ def source():
     return made
 
 
-def issue(source, work, call=GLOO_CALL):
+def issue(source, work, call=CALL):
     token = source.issue(lambda: call)
     if token is not None:
         source.issued(token, work)
