@@ -15,12 +15,11 @@ from .recordings import RECORDED, recording
 KINDS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "SendRecv")
 
 
-def launch(number, kind="AllReduce", *, several=False, issued_ns=None):
+def launch(number, kind="AllReduce", *, several=False):
     """A launch whose bytes are its number, so that it can be told from the others."""
-    at_ns = number if issued_ns is None else issued_ns
     return CollectiveCall(
         kind, number, "0", True, "nccl", "cuda", -1,
-        coalesced=several, several=several, issued_ns=at_ns, kernels=(kind,),
+        coalesced=several, several=several, issued_ns=number, kernels=(kind,),
     )  # fmt: skip
 
 

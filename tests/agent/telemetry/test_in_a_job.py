@@ -1,7 +1,11 @@
 """Telemetry beside real jobs: what arrives with it, and that all else is as it is without it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from overlaptop.agent.telemetry.telemetry import NO_GPU
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
@@ -10,6 +14,7 @@ from tests.agent.conftest import COUNTS_MESSAGES
 
 from . import machines
 
+TESTS = str(Path(__file__).resolve().parents[1])
 JOB = f"""
     import json, sys, time
     {{before}}
@@ -52,7 +57,7 @@ SEES_IMPORTS = """
 
 FORKS = f"""
     import os, sys, time
-    sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
+    sys.path.insert(0, {TESTS!r})
     from telemetry import machines
     import overlaptop.agent.sources.choice as choice
     from overlaptop.agent.telemetry.telemetry import JobGpu
@@ -125,3 +130,46 @@ def test_forked_child_reports_its_own_gpu(run_ranks) -> None:
         assert [facts.gpu_uuid for facts in job.of(DeviceFacts, rank)] == [machines.uuid(rank + 1)]
         sample = job.of(DeviceSample, rank)[1]
         assert (sample.nvlink_tx_bytes_per_s, sample.unknown) == (100_000 << 20, ())
+
+
+# A thread is in a call of the driver's, which comes back when the fork has begun (what was registered last
+# runs first), or never. The child tells whether it was born inside of the call, and makes a call itself.
+CALLS = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from telemetry import machines
+from overlaptop.agent.telemetry import nvml as module
+from overlaptop.agent.telemetry.nvml import Nvml
+
+driver = sys.modules["pynvml"] = machines.h200_pair()
+nvml = Nvml.open()
+nvml.gpus()
+begun, free, inside = threading.Event(), threading.Event(), []
+
+def power(gpu):
+    inside.append(True)
+    begun.set()
+    free.wait()
+    inside.clear()
+
+driver.nvmlDeviceGetPowerUsage = power
+call = ("nvmlDeviceGetPowerUsage", nvml.handle(machines.uuid(1)))
+threading.Thread(target=nvml.call, args=call, daemon=True).start()
+begun.wait()
+if sys.argv[2] == "comes back":
+    module.FORK_WAITS_S = 30.0
+    os.register_at_fork(before=free.set)
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(10 * bool(inside) + nvml.call("nvmlDeviceGetCount"))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+print(nvml.call("nvmlDeviceGetCount") if sys.argv[2] == "comes back" else "")
+"""
+
+
+@pytest.mark.parametrize(("driver", "printed"), [("comes back", "2 2 2"), ("hangs", "12 12")])
+def test_a_fork_waits_for_a_call_under_way_but_not_for_ever(driver: str, printed: str) -> None:
+    words = [sys.executable, "-c", CALLS, TESTS, driver]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout.split(), done.returncode) == (printed.split(), 0), done.stderr
