@@ -348,15 +348,24 @@ def test_buffers_that_stay_away_are_given_up_late(gpu, further_steps, gives_up):
     assert job.recovers() != gives_up
 
 
-def test_collectives_without_a_recorder_are_named_by_kernels(gpu):
-    gpu.recorder_fault = "it is off"
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [("recorder_fault", "it is off", "it is off"), ("recorder_keeps", 1, naming.SHORT)],
+)
+def test_collectives_that_are_not_found_are_named_by_kernels(gpu, name, value, reason):
+    setattr(gpu, name, value)
     job = MeasuredJob(gpu)
-    job.run(400)
-    assert gpu.dumps == 1  # it is not asked again
-    assert job.source.reason == "collectives have no names: it is off"
-    for step in job.detailed()[5:]:
+    job.run(100)
+    assert 2 * gpu.dumps < len(job.detailed())
+    for step in job.detailed()[2:]:
         assert (step.named, step.collective_count, step.matched_ns) == (True, 1, None)
         assert [each.bytes for each in step.collectives] == [None]
+    assert job.source.reason == f"collectives have no names: {reason}"
+    gpu.recorder_keeps = 1000
+    job.run(150)
+    found = not gpu.recorder_fault
+    assert [each.bytes for each in job.detailed()[-1].collectives] == [64 if found else None]
+    assert (job.source.reason == "") == found
 
 
 # Something missing.
@@ -471,20 +480,6 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
             assert (spans.length_ns(each.compute), spans.length_ns(each.comm)) == lanes
         job.source.stop()
         assert not gpu.tracing
-
-
-def test_unknown_steps_after_a_short_read_are_soon_looked_up(gpu):
-    gpu.recorder_keeps = 1
-    job = MeasuredJob(gpu)
-    job.run(100)
-    assert 2 * gpu.dumps < len(job.detailed())
-    assert all((step.named, step.matched_ns) == (True, None) for step in job.detailed())
-    assert job.sizes() == {None}
-    assert job.source.reason == f"collectives have no names: {naming.SHORT}"
-    gpu.recorder_keeps = 1000
-    job.run(150)
-    assert [each.bytes for each in job.detailed()[-1].collectives] == [64]
-    assert job.source.reason == ""
 
 
 def test_short_flight_recorder_is_reported(gpu):
