@@ -10,7 +10,6 @@ medians over steps: the overlap, the parts of the step as shares of it, its leng
 activities per step.
 """
 
-import faulthandler
 import json
 import os
 import runpy
@@ -29,7 +28,6 @@ from overlaptop.timeline.lanes import Kind, Lane, LaneRules
 from overlaptop.timeline.overlap import Breakdown, break_down
 
 NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
-HANGS_S = 240.0  # A rank that runs for so long hangs: it says where, without the GIL, and ends
 Seen = tuple[list[Breakdown], float, float]
 
 
@@ -73,7 +71,6 @@ def told(windows: list[Seen]) -> dict:
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     first, length, windows = (int(word) for word in sys.argv[1:4])
     del sys.argv[:4]
     steps = began_ns = 0
