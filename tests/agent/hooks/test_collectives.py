@@ -6,45 +6,35 @@ from typing import NamedTuple
 import pytest
 
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, StepTotals
+from tests.agent.conftest import COUNTS_MESSAGES
 
 REPEATS = 2
 
 # All bodies in one job, each in steps of its own. The agent sends the detail of the newest step that it
-# finds, so each step waits until the agent has taken it.
-PRELUDE = """
+# finds, so each step waits until the agent has sent it.
+PRELUDE = f"""
 import os
 import time
+{textwrap.dedent(COUNTS_MESSAGES)}
 import torch, torch.distributed as dist, torch.distributed.nn
 import overlaptop.agent
-from overlaptop.agent.sources.host import HostSource
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 ones = torch.ones
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(8))
-made = taken = 0
-watched = False
-take = HostSource.take
-
-def counted(source):
-    global taken, watched
-    watched = source.schedule.watched
-    steps = take(source)
-    taken += len(steps)
-    return steps
-
-HostSource.take = counted
+made = 0
 
 def measure(issue):
     global made
     issue()
     overlaptop.agent.step()
     made += 1
-    while taken < made:
+    while sent["StepTotals"] < made:
         time.sleep(0.005)
 
 overlaptop.agent.step()
-while not watched:  # details are sent from then on
+while not sent["StepDetail"]:  # they are sent once a dashboard watches
     measure(lambda: None)
 """
 
