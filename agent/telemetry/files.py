@@ -48,12 +48,6 @@ def read_int(path: Path) -> int | None:
         return None
 
 
-def find(path: Path, pattern: re.Pattern[str]) -> str | None:
-    """Return the first group of the first match in a file; None without a match."""
-    match = pattern.search(text_if_any(path))
-    return match[1] if match is not None else None
-
-
 def entries(folder: Path) -> list[str]:
     """Return the names in a folder, sorted. Raises UnavailableError."""
     try:

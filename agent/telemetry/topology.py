@@ -12,11 +12,11 @@ from pathlib import Path
 from overlaptop.agent.telemetry.files import (
     UnavailableError,
     entries,
-    find,
     names_in,
     parse_list,
     read_int,
     read_text,
+    text_if_any,
 )
 from overlaptop.wire.devices import Nic, Unknown
 
@@ -139,8 +139,8 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
 
 def _infiniband_speed(device: Path) -> int | None:
     ports = names_in(device / "ports")[:MAX_PORTS]
-    rates = (find(device / "ports" / port / "rate", _RATE_GBPS) for port in ports)
-    return max((int(float(rate) * 1e9) for rate in rates if rate is not None), default=None)
+    rates = (_RATE_GBPS.match(text_if_any(device / "ports" / port / "rate")) for port in ports)
+    return max((int(float(rate[1]) * 1e9) for rate in rates if rate is not None), default=None)
 
 
 def _ethernet_speed(device: Path) -> int | None:

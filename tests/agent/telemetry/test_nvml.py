@@ -1,7 +1,6 @@
 """A GPU by NVML: what it tells is told exactly, what it refuses is unknown, each for itself."""
 
 import sys
-import time
 
 import pynvml
 import pytest
@@ -137,7 +136,7 @@ def to_host(counted: float) -> int:
 
 
 def test_by_gpm_every_figure_is_exact() -> None:
-    of, began_ns = Sampled(machines.h200_pair()), time.time_ns()
+    of = Sampled(machines.h200_pair())
     first, second = of.sample(), of.sample()
     assert reasons(first) == dict.fromkeys(BY_GPM, "the first of two readings")
     assert second == DeviceSample(
@@ -157,7 +156,6 @@ def test_by_gpm_every_figure_is_exact() -> None:
         throttle_reasons=(),
     )
     assert decode(encode(second)) == second
-    assert began_ns <= second.at_ns <= time.time_ns()
 
 
 def test_a_gpu_cut_up_by_mig_goes_on_without_gpm() -> None:
