@@ -343,16 +343,26 @@ class _Describe:
     def in_brief(self, args: tuple[Any, ...]) -> tuple[str, str, str, int]:
         """Return group name, device type, operation and bytes, in a tenth of a full description's time.
 
-        Hang reports use it. The operation is empty if the call does not count.
+        Hang reports use it. The operation is empty if the call does not count. It runs for each collective,
+        so it makes no lists of tensors.
         """
-        sides = self._sides(args)
-        first = next(iter(sides[0] or sides[1]), None)
+        most, first = 0, None
+        for positions in (self._in_at, self._out_at):
+            size_bytes = 0
+            for i in positions:
+                given = args[i] if i < len(args) else ()
+                if type(given) is list and len(given) == 1:
+                    given = given[0]
+                for t in (given,) if isinstance(given, torch.Tensor) else _tensors(given):
+                    first = t if first is None else first
+                    size_bytes += t.numel() * t.itemsize
+            most = max(most, size_bytes)
         counts = not self.point_to_point and (first is None or not is_traced(first))
         return (
             dist.ProcessGroup.unbox(args[self._group_at]).group_name,
             "cpu" if first is None or first.is_cpu else first.device.type,
             self._name if counts else "",
-            _size_bytes(sides),
+            most,
         )
 
     def _sides(self, args: tuple[Any, ...]) -> "_Sides":

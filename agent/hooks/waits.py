@@ -26,18 +26,28 @@ class WaitHooks:
 
     def install(self) -> None:
         # Python's wait for a Work calls only this method.
-        replace(dist.Work, "wait", self._uncompiled)
+        replace(dist.Work, "wait", self._bracketed_method)
         # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls it.
-        replace(torch._C.Future, "wait", self._uncompiled)  # noqa: SLF001
-        # Stream.wait_event calls it, too.
-        replace(torch.cuda.Event, "wait", partial(self._bracketed, Wait.PURE, on_stream=True))
+        replace(torch._C.Future, "wait", self._bracketed_method)  # noqa: SLF001
+        replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # Stream.wait_event calls it, too
         # DDP's broadcast of buffers waits in C++ and copies.
         replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
 
-    def _bracketed(
-        self, kind: Wait, call: Callable[..., Any], *, on_stream: bool = False
-    ) -> Callable[..., Any]:
-        """Bracket a function that waits. `on_stream`: its second argument is the stream that waits.
+    def _bracketed(self, wait: Wait, call: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self.begin, self.end
+
+        def bracketed(*args: Any, **kwargs: Any) -> Any:
+            token = begin(None)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if token is not None:
+                    end(token, wait)
+
+        return bracketed
+
+    def _bracketed_method(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace a Work's wait.
 
         If a Work's class is written in Python, pybind11 calls the ``wait`` that Python finds, unless it is
         the caller: a function named ``wait`` whose first argument is the Work. With another name, the
@@ -45,21 +55,29 @@ class WaitHooks:
         """
         begin, end = self.begin, self.end
 
-        def wait(awaited: Any, *args: Any, **kwargs: Any) -> Any:
-            stream = (args[0] if args else kwargs.get("stream")) if on_stream else None
-            token = begin(stream)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            token = begin(None)
             try:
-                return call(awaited, *args, **kwargs)
+                return call(work, *args, **kwargs)
             finally:
                 if token is not None:
-                    end(token, kind, awaited)
+                    end(token, Wait.PURE, work)
 
-        return wait
-
-    def _uncompiled(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        wait = self._bracketed(Wait.PURE, call)
         vars(wait)["_torchdynamo_disable"] = True  # a wait ends a compiled graph anyway
         return wait
+
+    def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self.begin, self.end
+
+        def bracketed_wait(event: Any, stream: Any = None) -> None:
+            token = begin(stream)
+            try:
+                wait(event, stream)
+            finally:
+                if token is not None:
+                    end(token, Wait.PURE)
+
+        return bracketed_wait
 
     def _before(self, stream: Any) -> Any:
         source = self._source()
