@@ -17,17 +17,15 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from overlaptop.agent.isolation.threads import signals_blocked
 
 _CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
 _WCLONE = -(1 << 31)  # 0x80000000 as a C int
-_SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
 _STACK_BYTES = 1 << 16
-_STRUCT_BYTES = 1 << 10
-"""For the C library's attributes, file actions and signal sets; the largest takes 336 bytes."""
+_FILE_ACTIONS_BYTES = 1 << 10  # The C library's structure takes less than 100
 _ALIGNMENT = 64
 
 
@@ -45,8 +43,7 @@ class _Context(ctypes.Structure):
 
 
 def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a program in its own session, with no signal blocked or ignored and its standard streams on
-    /dev/null; in ``/`` and without other descriptors, if glibc can do so. Returns its pid.
+    """Start a program with all signals blocked and its standard streams on /dev/null. Returns its pid.
 
     Raises OSError if it cannot be started in this way.
     """
@@ -68,45 +65,26 @@ class _Start:
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
         library = self._library
-        actions, attributes = self._memory(_STRUCT_BYTES), self._memory(_STRUCT_BYTES)
-        self._check(library.posix_spawn_file_actions_init, actions)
-        self._check(library.posix_spawnattr_init, attributes)
+        actions = self._memory(_FILE_ACTIONS_BYTES)
+        library.posix_spawn_file_actions_init(actions)
+        for descriptor in range(3):
+            library.posix_spawn_file_actions_addopen(
+                actions, descriptor, os.fsencode(os.devnull), os.O_RDWR, 0
+            )
+        pid = self._memory(ctypes.sizeof(ctypes.c_int))
+        words = self._texts(argv)
+        program = ctypes.c_void_p.from_address(words.value or 0)  # the first word
+        variables = self._texts([f"{name}={value}" for name, value in environment.items()])
+        end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
+        arguments = (pid, program, actions, ctypes.c_void_p(), words, variables)
         try:
-            self._describe(actions, attributes)
-            pid = self._memory(ctypes.sizeof(ctypes.c_int))
-            end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
-            words = self._texts(argv)
-            program = ctypes.c_void_p.from_address(words.value or 0)  # the first word
-            variables = self._texts([f"{name}={value}" for name, value in environment.items()])
-            arguments = (pid, program, actions, attributes, words, variables)
             self._clone(self._context(library.posix_spawn, arguments, end))
-            started = ctypes.c_int.from_address(pid.value or 0).value
         finally:
             library.posix_spawn_file_actions_destroy(actions)
-            library.posix_spawnattr_destroy(attributes)
+        started = ctypes.c_int.from_address(pid.value or 0).value
         if not started:
             raise OSError(errno.ENOEXEC, f"{argv[0]} cannot be started")
         return started
-
-    def _describe(self, actions: ctypes.c_void_p, attributes: ctypes.c_void_p) -> None:
-        library = self._library
-        for descriptor in range(3):
-            self._check(
-                library.posix_spawn_file_actions_addopen,
-                actions, descriptor, os.fsencode(os.devnull), os.O_RDWR, 0,
-            )  # fmt: skip
-        # From glibc 2.29 and 2.34. With older ones the hub does it itself at its start.
-        if hasattr(library, "posix_spawn_file_actions_addchdir_np"):
-            self._check(library.posix_spawn_file_actions_addchdir_np, actions, b"/")
-        if hasattr(library, "posix_spawn_file_actions_addclosefrom_np"):
-            self._check(library.posix_spawn_file_actions_addclosefrom_np, actions, 3)
-        none, every = self._memory(_STRUCT_BYTES), self._memory(_STRUCT_BYTES)
-        library.sigemptyset(none)
-        library.sigfillset(every)
-        self._check(library.posix_spawnattr_setsigmask, attributes, none)
-        self._check(library.posix_spawnattr_setsigdefault, attributes, every)
-        flags = ctypes.c_short(_SETSIGDEF | _SETSIGMASK | _SETSID)
-        self._check(library.posix_spawnattr_setflags, attributes, flags)
 
     def _clone(self, context: ctypes.c_void_p) -> None:
         top = ctypes.c_void_p((self._memory(_STACK_BYTES).value or 0) + _STACK_BYTES)
@@ -142,9 +120,3 @@ class _Start:
         listed = (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts), None)
         self._kept.append(listed)
         return ctypes.c_void_p(ctypes.addressof(listed))
-
-    def _check(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Call a function that returns an error number; raises OSError."""
-        number = function(*arguments)
-        if number != 0:
-            raise OSError(number, os.strerror(number))

@@ -108,7 +108,8 @@ def _become_daemon(log: int) -> None:
     with suppress(ValueError, OSError):
         # If libzmq aborts, nobody needs the core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Until the hub handles signals itself, their default action is right.
+    # Until the hub handles signals itself, their default action is right. The job may ignore some.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
