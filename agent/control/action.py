@@ -126,7 +126,10 @@ class KnobProvider(ABC):
 
     @abstractmethod
     def action(self, knob: str, value: int | None) -> SettingAction:
-        """Return the action that sets a value on this rank; None: the script's value."""
+        """Return the action that sets a value on this rank; None: the script's value.
+
+        Raises ValueError with the reason if there is none.
+        """
 
     @abstractmethod
     def group(self) -> Any:

@@ -37,6 +37,17 @@ _NEEDS = (
 )  # fmt: skip
 """Attributes of DistributedDataParallel that are used here, and may be missing in another torch."""
 
+_COMPILED = "its model is compiled, and compiled code keeps its buckets"
+_EXCLUDED = {
+    "_compiled_call_impl": _COMPILED,
+    "_use_python_reducer": "its model reduces in compiled code (optimize_ddp is python_reducer)",
+    "_delay_all_reduce_params": "its model delays reductions (delay_all_reduce_named_params)",
+    "mixed_precision": "its model has DDP's mixed_precision",
+    "bucket_bytes_cap_list": "its model has a list of bucket sizes (bucket_cap_mb_list)",
+}
+"""Why a model with this attribute cannot be changed: a new reducer would not be like the first one."""
+_GONE = "the DistributedDataParallel model is gone"
+
 
 @dataclass(frozen=True, slots=True)
 class BucketCaps:
@@ -60,6 +71,13 @@ class BucketCaps:
         """The size in MiB, as in DistributedDataParallel's bucket_cap_mb: ``25``."""
         return f"{self.bytes_cap / MIB:g}"
 
+    def with_size(self, size_bytes: int) -> "BucketCaps":
+        config = self.config
+        if config is not None:
+            sizes = {"bucket_bytes_cap": size_bytes, "first_bucket_bytes_cap": size_bytes}
+            config = dataclasses.replace(config, **sizes, per_bucket_bytes_caps=())
+        return BucketCaps(size_bytes, by_default=False, config=config)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
@@ -77,42 +95,28 @@ class RebucketAction(SettingAction):
     forever. In a job that ends, no forward pass comes.
     """
 
-    def __init__(self, wanted: int | BucketCaps | None, knob: "BucketKnob") -> None:
-        """``wanted``: DDP's bucket_cap_mb in bytes; None: the size the model was made with; BucketCaps: the
-        earlier sizes, to undo a trial.
-        """
-        self._wanted = wanted
+    def __init__(
+        self, knob: "BucketKnob", known: KnownModel, caps: BucketCaps, undone: "RebucketAction | None"
+    ) -> None:
+        """``undone``: the change that this one undoes, on the same model even if there are others now."""
         self._knob = knob
-        self._known: KnownModel | None = None
-        self._before: BucketCaps | None = None
-        self._remakes = False
-        """Whether all ranks make a new reducer even if the size is right already: the change may have
-        failed on some."""
+        self._known = known
+        self._caps = caps
+        self._undone = undone
+        self._before = caps
         self._since: int | None = None
         self._watch: Any = None
         self._swapped = False
         self._fault = ""
 
     def refusal(self) -> str:
-        # An undo acts on the model of the trial, even if other models have been made since.
-        known = self._knob.only() if not isinstance(self._wanted, BucketCaps) else self._known
-        if isinstance(known, str):
-            return known
-        assert known is not None, "`undoing` says which"
-        self._known = known
-        model = known.model()
-        if model is None:
-            return "the DistributedDataParallel model is gone"
-        try:
-            return self._objection(known, model)
-        except Exception as fault:  # a different torch, or a model that is being changed
-            if raised_by_job(fault):
-                raise
-            return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
+        only = self._knob.only()
+        if self._undone is None and only is not self._known:
+            return only if isinstance(only, str) else _GONE
+        return self._knob.objection(self._known)
 
     def position(self, step: int) -> Position:
         """All ranks must act between the same two reductions, with the same buckets before."""
-        assert self._known is not None, "refusal comes first"
         return self._knob.position(step, f"buckets of {BucketCaps.of(self._known.model()).bytes_cap} bytes")
 
     def boundary(self, step: int) -> bool:
@@ -120,16 +124,16 @@ class RebucketAction(SettingAction):
 
         Raises RuntimeError if the model has changed meanwhile, on all ranks alike.
         """
-        model = self._known.model() if self._known is not None else None
+        model = self._known.model()
         if model is None:
             self._forget()
-            raise RuntimeError("the DistributedDataParallel model is gone")
+            raise RuntimeError(_GONE)
         if self._since is None:
-            more = self._begin(model, step)
+            more = self._begin(model, step)  # again from its beginning if the job's exception interrupts it
             self._since = step
             return more
         if not self._swapped:
-            if isinstance(self._wanted, BucketCaps):
+            if self._undone is not None:
                 self._since = step  # an undo never gives up
             if step < self._since + NO_FORWARD_STEPS:
                 return True
@@ -146,71 +150,26 @@ class RebucketAction(SettingAction):
         return True
 
     def undoing(self) -> "RebucketAction":
-        back = RebucketAction(self._before, self._knob)
-        back._known, back._remakes = self._known, self._swapped
-        return back
+        return RebucketAction(self._knob, self._known, self._before, self)
 
     def finish(self) -> Outcome:
         if self._fault:
             raise RuntimeError(self._fault)
         return super().finish()
 
-    def _objection(self, known: KnownModel, model: Any) -> str:
-        if model.reducer is None:
-            return "its buckets are being made anew just now"
-        if model in self._knob.compiled or getattr(model, "_compiled_call_impl", None) is not None:
-            return "its model is compiled, and compiled code keeps its buckets"
-        if getattr(model, "_use_python_reducer", False):
-            return "its model reduces in compiled code (optimize_ddp is python_reducer)"
-        if getattr(model, "_delay_all_reduce_params", None):
-            return "its model delays reductions (delay_all_reduce_named_params)"
-        if getattr(model, "mixed_precision", None) is not None:
-            return "its model has DDP's mixed_precision"
-        attrgetter(*_NEEDS)(model)  # raises AttributeError
-        if model in self._knob.hooked_in_cpp:
-            return "its model has a communication hook in C++, which could not be given to new buckets"
-        if any(type(state).__name__ == "PowerSGDState" for _, state in model._comm_hooks):
-            return "its communication hook keeps state for each bucket (PowerSGDState)"
-        if getattr(model, "bucket_bytes_cap_list", None):
-            return "its model has a list of bucket sizes (bucket_cap_mb_list)"
-        if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
-            return "its optimizers run in backward"
-        if model._join_config.enable:  # torch records no end of a join
-            return "its model trains with join(), where ranks may stop at different steps"
-        trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
-        noted = [parameter() for parameter in known.trained]
-        if list(map(id, trained)) != list(map(id, noted)):
-            return "other parameters are trained now than when the DistributedDataParallel model was made"
-        return why_uncounted(model.process_group)
-
     def _begin(self, model: Any, step: int) -> bool:
         # Conditions that may have arisen since; each arises on all ranks in the same step.
         if why := self.refusal():
             raise RuntimeError(why)
         self._before = old = BucketCaps.of(model)
-        new = self._caps_for(model)
-        self.changes(BUCKET_CAP_MB, old.mb, new.mb, step)
-        if old == new and not self._remakes:
+        self.changes(BUCKET_CAP_MB, old.mb, self._caps.mb, step)
+        # All ranks make the new reducer of an undo, as the change may have failed on some.
+        if old == self._caps and not (self._undone is not None and self._undone._swapped):
             return False
         self._forget()
         with own_handle_numbers():
             self._watch = model.register_forward_pre_hook(self._before_forward)
         return True
-
-    def _caps_for(self, model: Any) -> BucketCaps:
-        """Return the requested sizes. The size the model was made with is restored exactly."""
-        assert self._known is not None, "refusal comes first"
-        wanted = self._wanted
-        if isinstance(wanted, BucketCaps):
-            return wanted
-        if wanted is None or wanted == self._known.made_with.bytes_cap:
-            return self._known.made_with
-        config = BucketCaps.of(model).config
-        if config is not None:
-            config = dataclasses.replace(
-                config, bucket_bytes_cap=wanted, first_bucket_bytes_cap=wanted, per_bucket_bytes_caps=()
-            )
-        return BucketCaps(wanted, by_default=False, config=config)
 
     def _before_forward(self, model: Any, _inputs: Any) -> None:
         """Before each forward pass from the agreed step on, until the first whose gradients are reduced.
@@ -220,11 +179,8 @@ class RebucketAction(SettingAction):
         import torch
 
         reduces = torch.is_grad_enabled() and model.require_backward_grad_sync
-        if (
-            self._swapped
-            or not reduces
-            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-        ):
+        captures = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if self._swapped or not reduces or captures:
             return
         try:
             model.reducer._check_reducer_finalized()
@@ -232,21 +188,21 @@ class RebucketAction(SettingAction):
             if raised_by_job(fault):
                 raise
             return  # an earlier backward pass was interrupted, which DDP is about to report itself
-        run_to_completion(partial(self._swap, model, BucketCaps.of(model), self._caps_for(model)))
+        run_to_completion(partial(self._swap, model))
 
-    def _swap(self, model: Any, old: BucketCaps, new: BucketCaps) -> None:
+    def _swap(self, model: Any) -> None:
         self._forget()
         self._swapped = True
         if model.reducer is not None:
             model.reducer._remove_autograd_hooks()  # otherwise it would reduce along with the new one
         try:
-            _make_reducer(model, new)
+            _make_reducer(model, self._caps)
         except Exception as fault:  # the job must not see it
             if raised_by_job(fault):
                 raise
             self._fault = brief(fault)
-            _make_reducer(model, old)
-            self._fault += f"; the buckets are of {old.mb} MiB again"
+            _make_reducer(model, self._before)
+            self._fault += f"; the buckets are of {self._before.mb} MiB again"
 
     def _forget(self) -> None:
         watch, self._watch = self._watch, None
@@ -295,9 +251,8 @@ class BucketKnob(KnobProvider):
         super().__init__()
         self._barrier = barrier
         self._known: tuple[KnownModel, ...] = ()
-        self.compiled: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Models that torch.compile has seen: compiled code keeps the buckets it was made for."""
-        self.hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()  # Models that torch.compile has seen
+        self._hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
         """Models that reduce by one of torch's C++ hooks, which cannot be read back."""
         self._watches_compiler = False
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
@@ -312,26 +267,59 @@ class BucketKnob(KnobProvider):
 
         guarded = self._barrier.guarded
         note = guarded("noting a DDP model", self._note)
-        note_hook = guarded("noting a DDP hook", lambda model, *_: self.hooked_in_cpp.add(model))
+        note_hook = guarded("noting a DDP hook", lambda model, *_: self._hooked_in_cpp.add(model))
         # Wrap the function that makes reducers, not __init__: torch's warnings name __init__'s caller.
         note_calls(DistributedDataParallel, "_ddp_init_helper", note, after=True)
         note_calls(DistributedDataParallel, "_register_builtin_comm_hook", note_hook)
         self._watch_ddp_optimizer(DistributedDataParallel)
 
-    def alive(self) -> list[KnownModel]:
-        return [known for known in self._known if known.model() is not None]
-
     def only(self) -> KnownModel | str:
         """Return the job's only model, or why there is not exactly one."""
-        alive = self.alive()
+        alive = self._alive()
         if len(alive) == 1:
             return alive[0]
         if alive:
             return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
         return "the job has made no DistributedDataParallel model since the agent was there"
 
+    def objection(self, known: KnownModel) -> str:
+        """Why this model's buckets cannot be changed; empty: they can."""
+        try:
+            return self._objection(known, known.model())
+        except Exception as fault:  # a different torch, or a model that is being changed
+            if raised_by_job(fault):
+                raise
+            return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
+
+    def _objection(self, known: KnownModel, model: Any) -> str:
+        if model is None:
+            return _GONE
+        if model.reducer is None:
+            return "its buckets are being made anew just now"
+        if excluded := next((why for name, why in _EXCLUDED.items() if getattr(model, name, None)), ""):
+            return excluded
+        attrgetter(*_NEEDS)(model)  # raises AttributeError
+        if model in self._compiled:
+            return _COMPILED
+        if model in self._hooked_in_cpp:
+            return "its model has a communication hook in C++, which could not be given to new buckets"
+        if any(type(state).__name__ == "PowerSGDState" for _, state in model._comm_hooks):
+            return "its communication hook keeps state for each bucket (PowerSGDState)"
+        if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
+            return "its optimizers run in backward"
+        if model._join_config.enable:  # torch records no end of a join
+            return "its model trains with join(), where ranks may stop at different steps"
+        trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
+        noted = [parameter() for parameter in known.trained]
+        if list(map(id, trained)) != list(map(id, noted)):
+            return "other parameters are trained now than when the DistributedDataParallel model was made"
+        return why_uncounted(model.process_group)
+
+    def _alive(self) -> list[KnownModel]:
+        return [known for known in self._known if known.model() is not None]
+
     def _note(self, model: Any, *_: Any) -> None:
-        alive = self.alive()
+        alive = self._alive()
         if any(known.model() is model for known in alive):
             return  # the reducer of a known model was made again
         parameters = getattr(model, "_module_parameters", ())
@@ -348,7 +336,7 @@ class BucketKnob(KnobProvider):
         if not hasattr(ddp, "_get_active_ddp_module"):
             return
         ask = ddp._get_active_ddp_module
-        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
 
         def noted_ask(_cls: Any) -> Any:
             model = ask()
@@ -368,40 +356,41 @@ class BucketKnob(KnobProvider):
         if self._watches_compiler or wrapper is None:
             return
         self._watches_compiler = True
-        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
         note_calls(wrapper, "__init__", lambda _, model, *__: note(model))
 
     def knobs(self) -> tuple[Knob, ...]:
         """Return one knob if the job has DDP models; it refuses changes if there are several."""
-        if not self.alive():
+        if not self._alive():
             return ()
         known = self.only()
         value: int | None = None
         value_text = original_text = ""
+        refusal = known if isinstance(known, str) else self.objection(known)
         if not isinstance(known, str) and (model := known.model()) is not None:
             caps = BucketCaps.of(model)
             value = None if caps.bytes_cap % MIB else caps.bytes_cap // MIB
             value_text, original_text = caps.mb, known.made_with.mb
         return (
             Knob(
-                BUCKET_CAP_MB,
-                value,
-                value_text,
-                original_text,
-                LEAST_MB,
-                MOST_MB,
-                unit="MiB",
-                owner="DistributedDataParallel",
+                BUCKET_CAP_MB, value, value_text, original_text, LEAST_MB, MOST_MB, unit="MiB",
+                owner="DistributedDataParallel", refusal=refusal,
                 about="how many gradients are reduced together: large buckets use the link better, "
                 "small ones begin earlier",
                 code="DistributedDataParallel(model, bucket_cap_mb={value})",
-                refusal=RebucketAction(None, self).refusal(),
             ),
-        )
+        )  # fmt: skip
 
     def action(self, knob: str, value: int | None) -> RebucketAction:
+        """As KnobProvider says. The size the model was made with is restored exactly."""
         del knob
-        return RebucketAction(None if value is None else value * MIB, self)
+        known = self.only()
+        if isinstance(known, str):
+            raise ValueError(known)
+        made_with, size_bytes = known.made_with, None if value is None else value * MIB
+        if size_bytes in (None, made_with.bytes_cap):
+            return RebucketAction(self, known, made_with, None)
+        return RebucketAction(self, known, BucketCaps.of(known.model()).with_size(size_bytes), None)
 
     def group(self) -> Any:
         known = self.only()

@@ -25,13 +25,8 @@ class Recording(Action):
     mark = CAPTURED
 
     def __init__(self, steps=2, *, refuses="", fails_at=None, result="/there/rank0.json.gz"):
-        self.steps = steps
-        self.refuses = refuses
-        self.fails_at = fails_at
-        self.result = result
-        self.seen = []
-        self.threads = set()
-        self.abandoned = False
+        self.steps, self.refuses, self.fails_at, self.result = steps, refuses, fails_at, result
+        self.seen, self.threads, self.abandoned = [], set(), False
         self.may_finish = threading.Event()
         self.may_finish.set()
 
@@ -69,10 +64,8 @@ class CommandedRank:
     """
 
     def __init__(self, action=None, knobs=(), *, allowed=True, measured=True, speaks=True):
-        self.step = 10
-        self.action = action or Recording()
-        self.notices = []
-        self.states = []
+        self.step, self.action = 10, action or Recording()
+        self.notices, self.states = [], []
         self.paces = set()  # The steps at which it was asked how far it is
         self.executor = CommandExecutor(
             RankPlacement("job-1", 3, 3, 4, "here", starts_hub=speaks),

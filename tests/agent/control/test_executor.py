@@ -11,7 +11,6 @@ from overlaptop.agent.control.two_phase_commit import TwoPhaseCommit
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts
 from tests.agent.control.conftest import ENDED, LIMIT_S, Changing, Recording
-from tests.processes import eventually
 
 
 def capture(**changes):
@@ -61,51 +60,35 @@ def test_what_cannot_be_done_is_refused_with_the_reason(make_job, job, command, 
 
 
 KNOB = Knob("depth", 2, "2", "1", 0, 4)
+WIDTH = replace(KNOB, name="width")
+FIXED = replace(KNOB, name="fixed", refusal="it shards nothing")
 
 
 class Provided:
-    def __init__(self, knob):
-        self.knob = knob
-
-    def knobs(self):
-        return [self.knob]
+    def __init__(self, *knobs):
+        self.knobs = lambda: knobs
 
     def action(self, knob, value):
         return Changing(result=f"{knob} {value}")
 
 
-WIDTH = replace(KNOB, name="width")
-
-
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("name", "arguments", "knob", "state", "text"),
     [
-        (lambda: commands.make_setting(WIDTH, 3), "width 3"),
-        (lambda: commands.make_restoring(KNOB), "depth None"),
+        (commands.SET, {"value": 3}, "width", "changed", "width 3"),
+        (commands.RESTORE, {}, "depth", "changed", "depth None"),
+        (commands.SET, {"value": 5}, "depth", "refused", "depth must be from 0 to 4, not 5"),
+        (commands.SET, {"value": 5}, "fixed", "refused", "it shards nothing"),
+        (commands.RESTORE, {}, "no", "refused", "there is no knob no; there is: depth, fixed, width"),
     ],
 )
-def test_command_goes_to_the_knob_that_it_is_about(make_job, make, text):
-    job = make_job(knobs=(Provided(KNOB), Provided(WIDTH)))
+def test_knob_is_set_by_its_provider_if_its_bounds_allow(make_job, name, arguments, knob, state, text):
+    job = make_job(knobs=(Provided(KNOB, FIXED), Provided(WIDTH)))
     job.receive()
-    assert job.states == [KnobFacts(3, (KNOB, WIDTH))]
-    job.receive(make())
+    assert job.states == [KnobFacts(3, (KNOB, FIXED, WIDTH))]
+    job.receive(commands.make(name, arguments, knob=knob))
     job.train_until(*ENDED)
-    assert job.last[::2] == ("changed", text)
-
-
-@pytest.mark.parametrize(
-    ("command", "refusal", "words"),
-    [
-        (commands.make(commands.SET, {"value": 5}, knob="depth"), "", "depth must be from 0 to 4, not 5"),
-        (commands.make(commands.RESTORE, {}, knob="no"), "", "there is no knob no; there is: depth"),
-        (commands.make(commands.SET, {"value": 5}, knob="depth"), "it shards nothing", "it shards nothing"),
-    ],
-    ids=["out of bounds", "unknown", "refuses, whatever its bounds"],
-)
-def test_setting_that_this_rank_cannot_make_is_refused(make_job, command, refusal, words):
-    job = make_job(knobs=(Provided(replace(KNOB, refusal=refusal)),))
-    job.receive(replace(command, at_ns=capture().at_ns))
-    assert job.last == ("refused", None, words)
+    assert job.last[::2] == (state, text)
 
 
 def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
@@ -117,9 +100,6 @@ def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
     assert [(r.state, r.text) for r in job.reports if r.command == second.id] == [
         ("busy", "another command is under way: capture (steps 2)")
     ]
-    job.train_until("written")
-    job.states.clear()
-    job.receive(capture())
     job.train_until("written")
 
 
@@ -177,25 +157,6 @@ def test_ending_job_waits_only_for_a_trace_being_written(make_job, state):
         assert job.last == ("failed", None, "the job ended first")
 
 
-def test_disabled_agent_still_acts_once_all_have_agreed(make_job):
-    job = make_job(Changing(result="1 -> 2"))
-    barrier, measured = job.barrier(), []
-    measure = barrier.guarded("measuring", lambda: measured.append(job.step))
-    boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
-    job.receive(capture())
-    job.wait_for("agreed")  # it needs no steps for that
-    barrier.disable("elsewhere", RuntimeError("a fault"))
-    eventually(lambda: barrier.on_disabled is None or boundary() or measure())
-    first = job.action.seen[0]
-    assert job.action.seen == [first, first + 1]
-    job.wait_for("changed")  # the command's own thread reports it
-    assert job.last == ("changed", first, "1 -> 2")
-    assert measured == []
-    stopped = job.step
-    boundary()
-    assert job.step == stopped  # nothing is pending any more
-
-
 def test_disabled_agent_does_not_act_before_all_have_agreed(make_job, monkeypatch):
     job, thaw = make_job(Changing()), threading.Event()
     join_commit = executor.join_commit
@@ -216,8 +177,7 @@ class SilentStore:
     def __init__(self):
         self.store = dist.HashStore()
         self.store.set("plan", "30 0")
-        self.voted = threading.Event()
-        self.thaw = threading.Event()
+        self.voted, self.thaw = threading.Event(), threading.Event()
 
     def __getattr__(self, name):
         def call(*args):
@@ -233,18 +193,17 @@ class SilentStore:
 
 def test_wait_for_a_decision_is_limited(make_job, monkeypatch):
     silent = SilentStore()
-    monkeypatch.setattr(
-        executor,
-        "join_commit",
-        lambda _key, *own: TwoPhaseCommit(silent, 1, 2, *own[:3], resolve_limit_s=0.2),
-    )
+
+    def join_silent(_key, *own):
+        return TwoPhaseCommit(silent, 1, 2, *own[:3], resolve_limit_s=0.2)
+
+    monkeypatch.setattr(executor, "join_commit", join_silent)
     job = make_job(Changing(steps=1))
     job.receive(capture())
     assert silent.voted.wait(LIMIT_S)
     job.step = 29
     job.train()  # at the planned step
     assert job.last == ("unknown", None, "the job's store gave no decision within 0.2 s")
-    job.train()
     silent.thaw.set()
     assert job.action.seen == []
     assert job.executor.armed is None

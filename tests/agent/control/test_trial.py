@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from overlaptop.agent.control import delay
-from overlaptop.agent.control.action import KnobTrial, SettingAction
+from overlaptop.agent.control.action import SettingAction
 from overlaptop.agent.control.delay import DelayTrial, GpuDelay, HostDelay, make_delay
-from overlaptop.agent.knobs.script_knobs import ScriptKnobs
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from tests.agent.control.conftest import ENDED
@@ -20,32 +19,23 @@ DEPTH = Knob("depth", 1, "1", "1", 0, 9)
 
 
 class Setting(SettingAction):
-    def __init__(self, values, value, *, takes=1, fails="", undo_fails="", takes_back=1):
-        self.values = values
-        self.value = value
-        self.takes = takes
-        self.fails = fails
-        self.undo = {"takes": takes_back, "fails": undo_fails}
-        self.before = None
+    def __init__(self, values, value, *, fails="", undo_fails=""):
+        self.values, self.value, self.fails, self.undo_fails = values, value, fails, undo_fails
         self.abandoned = False
 
     def refusal(self):
         return ""
 
     def boundary(self, step):
-        if self.before is None:
-            self.before = self.values[-1]
         if self.fails:
             raise RuntimeError(self.fails)
-        self.takes -= 1
-        if self.takes:
-            return True
+        self.before = self.values[-1]
         self.changes("depth", str(self.before), str(self.value), step)
         self.values.append(self.value)
         return False
 
     def undoing(self):
-        return Setting(self.values, self.before, **self.undo)
+        return Setting(self.values, self.before, fails=self.undo_fails)
 
     def abandon(self):
         self.abandoned = True
@@ -116,19 +106,6 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     eventually(lambda: barrier.on_disabled is None or boundary())
 
 
-@pytest.mark.parametrize("before", [4, 2])
-def test_script_knob_goes_back_to_what_was_set_or_its_default(before):
-    declared = ScriptKnobs()
-    knob = declared.declare("accumulation", 4, choices=(1, 2, 4, 8))
-    declared.action("accumulation", before).boundary(3)
-    trial = KnobTrial(declared.action("accumulation", 8), 2)
-    assert [trial.boundary(step) and knob.value for step in (7, 8)] == [8, 8]
-    assert trial.boundary(8)  # as where a signal's handler had broken it off
-    assert not trial.boundary(9)
-    assert knob.value == before
-    assert trial.finish().new == "8"
-
-
 class Noted(HostDelay):
     def __call__(self):
         self._timed_ns.append(2_000_000)
@@ -154,27 +131,19 @@ def test_one_rank_is_delayed_and_all_ranks_mark_the_steps(make_job):
     assert other.last[2] == ""
 
 
-def test_only_the_rank_that_is_named_is_delayed():
-    command = commands.make_delay(1, 5_000_000, commands.HOST, 2)
-    delays = [make_delay(command, rank, 3)._delay for rank in range(3)]
-    assert [type(each) for each in delays] == [type(None), HostDelay, type(None)]
-    with pytest.raises(ValueError, match="there is no rank 1: the job has 1"):
-        make_delay(command, 0, 1)
-
-
-def test_delay_near_the_timeout_of_collectives_is_refused(monkeypatch):
+def test_delay_is_of_the_named_rank_and_refused_near_a_timeout(monkeypatch):
     monkeypatch.setattr(delay, "shortest_timeout_s", lambda: 8.0)
-    assert DelayTrial(None, "its host", 2_000_000_000, 1).refusal() == ""
-    assert DelayTrial(None, "its host", 2_000_000_001, 1).refusal() == (
-        "its collectives time out after 8 s: a delay may take 2 s at most"
-    )
-
-
-def test_gpu_is_not_delayed_where_the_job_computes_on_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    command = commands.make_delay(0, 5_000_000, commands.GPU, 2)
-    assert make_delay(command, 0, 2).refusal() == "it computes on no GPU"
-    assert make_delay(command, 1, 2).refusal() == ""
+    late, gpu, host = (
+        commands.make_delay(1, *delay, 2)
+        for delay in ((2_000_000_001, commands.HOST), (1, commands.GPU), (2_000_000_000, commands.HOST))
+    )
+    assert [make_delay(gpu, rank, 3).refusal() for rank in range(3)] == ["", "it computes on no GPU", ""]
+    assert make_delay(host, 1, 3).refusal() == ""
+    said = "its collectives time out after 8 s: a delay may take 2 s at most"
+    assert {make_delay(late, rank, 3).refusal() for rank in range(3)} == {said}
+    with pytest.raises(ValueError, match="there is no rank 1: the job has 1"):
+        make_delay(host, 0, 1)
 
 
 class SpinningGpu:

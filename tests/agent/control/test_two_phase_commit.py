@@ -15,7 +15,6 @@ from overlaptop.agent.control.two_phase_commit import (
     Position,
     StepProgress,
     TwoPhaseCommit,
-    join_commit,
 )
 from tests.processes import eventually
 
@@ -26,20 +25,15 @@ QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3, "resolve_limit_s"
 
 class Rank:
     def __init__(self, rank, store, world_size=RANKS, step=0, step_s=0.001, said_ns=None, **options):
-        self.step = step
-        self.armed = None
-        self.acted = []
-        self.decision = None
-        self.step_s = step_s
+        self.step, self.step_s = step, step_s
+        self.armed, self.acted, self.decision = None, [], None
         said_ns = said_ns or round(step_s * 1e9)
-        self.commit = TwoPhaseCommit(
-            store,
-            rank,
-            world_size,
-            lambda: StepProgress(self.step, said_ns),
-            self.arm,
-            **{**QUICK, **options},
-        )
+
+        def pace():
+            return StepProgress(self.step, said_ns)
+
+        options = QUICK | options
+        self.commit = TwoPhaseCommit(store, rank, world_size, pace, self.arm, **options)
         self.agree = self.commit.run
         self.stop = threading.Event()
         self.training = threading.Thread(target=self.train)
@@ -160,14 +154,6 @@ def test_agreement_of_ranks_at_different_steps_is_final(stores):
     assert decision.step is not None
     assert ranks[1].commit.resolve() == decision
     assert ranks[2].commit.refuse("too late") == decision
-
-
-def test_a_rank_alone_agrees_with_itself():
-    rank = Rank(0, None, world_size=1)
-    own = rank.commit
-    rank.commit = join_commit("alone", own.pace, own.arm, own.position, 5.0)
-    rank.agree = rank.commit.run
-    assert run([rank]).step is not None
 
 
 def test_the_plan_leaves_time_for_all_to_learn_of_it(stores):

@@ -44,7 +44,7 @@ def test_ranks_send_their_knobs_to_each_new_hub(shared, watch):
     late.knob("bucket_cap_mb", "25")
 
 
-REFUSALS = """
+BEGIN = """
     import gc
     from contextlib import nullcontext
 
@@ -54,29 +54,36 @@ REFUSALS = """
 
     from overlaptop.agent.control.action import KnobTrial
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
+    from overlaptop.agent.knobs.change_bucket_size import BucketKnob
 
     dist.init_process_group("gloo")
     knob = BucketKnob(FaultBarrier(lambda level, text: print(text)))
     knob.install()
 
-    def refused(why=""):
-        said = RebucketAction(50 << 20, knob).refusal()
-        assert why in said and bool(why) == bool(said), (why, said)
-
     def ddp(**options):
         return DistributedDataParallel(torch.nn.Linear(4, 4), **options)
 
-    refused("no DistributedDataParallel model")
+    def to_50():
+        return knob.action("bucket_cap_mb", 50)
+
+    def state(model):
+        return model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)
+"""
+REFUSALS = """
+    def refused(why=""):
+        (told,) = knob.knobs()
+        assert why in told.refusal and bool(why) == bool(told.refusal), (why, told.refusal)
+
+    assert knob.knobs() == ()
     model = ddp()
+    action = to_50()
     refused()
     other = ddp()
     refused("the job has 2 DistributedDataParallel models, and only one could be meant")
-    del model, other
-    refused("no DistributedDataParallel model")
+    assert action.refusal() == knob.knobs()[0].refusal
+    del model, other, action
     model = ddp()
-    action = RebucketAction(50 << 20, knob)
-    assert action.refusal() == ""
+    action = to_50()
     for step in range(17):
         try:
             assert action.boundary(step), step
@@ -88,20 +95,19 @@ REFUSALS = """
         with torch.no_grad():
             model(torch.ones(4))
     assert said == "in 16 steps the model made no forward pass whose gradients it reduces"
-    assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
-    trial, step, more = KnobTrial(RebucketAction(50 << 20, knob), 4), 0, True
-    assert trial.refusal() == ""
+    assert state(model) == (25, 0)
+    trial, step, more = KnobTrial(to_50(), 4), 0, True
     while more:  # it goes back whenever gradients are reduced again, and whichever model comes meanwhile
         more = trial.boundary(step)
         if step == 5:
-            assert model.bucket_bytes_cap >> 20 == 50
+            assert state(model)[0] == 50
             other = ddp()
         with nullcontext() if not 4 <= step < 40 else model.no_sync():
             model(torch.ones(4)).sum().backward()
         step += 1
-    assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
+    assert state(model) == (25, 0)
     assert trial.finish().text == "bucket_cap_mb 25 → 50 at step 0, back at step 4", trial.finish().text
-    del model, other
+    del model, other, action, trial
     in_cpp = dist.BuiltinCommHookType.ALLREDUCE
     for why, spoil in {
         "a communication hook in C++": lambda model: model._register_builtin_comm_hook(in_cpp),
@@ -123,39 +129,22 @@ REFUSALS = """
     model = ddp(bucket_cap_mb_list=[1, 2])
     refused("bucket_cap_mb_list")
     model = ddp()
-    kept = DistributedDataParallel._ddp_init_helper
     del DistributedDataParallel._ddp_init_helper
     refused("has no attribute '_ddp_init_helper'")
-    DistributedDataParallel._ddp_init_helper = kept
-    del model
-    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    delayed = [(name, each) for name, each in layers.named_parameters() if name.startswith("0")]
-    model = DistributedDataParallel(
-        layers, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=layers[1].weight
-    )
-    refused("delay_all_reduce_named_params")
     dist.destroy_process_group()
 """
 
 
 def test_unsafe_change_is_refused_with_its_reason(run_ranks):
-    job = run_ranks(REFUSALS, nproc=1, agent=False, listen=False, forked=True)
+    job = run_ranks(BEGIN + REFUSALS, nproc=1, agent=False, listen=False, forked=True)
     assert job.codes == [0], job.errs
 
 
 FAULTS = """
-    import gc
-    import torch, torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from overlaptop.agent.control.action import KnobTrial
-    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.change_bucket_size import BucketKnob, RebucketAction
-
     def train(fails, trial=False):
         gc.collect()  # what is put in place of its method below holds the model
         torch.manual_seed(0)
-        model = DistributedDataParallel(torch.nn.Linear(4, 4), bucket_cap_mb=3)
+        model = ddp(bucket_cap_mb=3)
         make, left = model._ddp_init_helper, [fails]
         def failing(*args):
             if left[0]:
@@ -163,16 +152,12 @@ FAULTS = """
                 raise MemoryError("on purpose")
             make(*args)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        action, weights = RebucketAction(50 << 20, knob), []
-        if trial:
-            action = KnobTrial(action, 4)
-        more = True
+        action, weights, more = KnobTrial(to_50(), 4) if trial else to_50(), [], fails is not None
         for step in range(12):
             knob.note_step(step)
-            if step == 3 and fails is not None:
-                assert action.refusal() == ""
+            if step == 3 and more:
                 model._ddp_init_helper = failing
-            if step >= 3 and more and fails is not None:
+            if step >= 3 and more:
                 more = action.boundary(step)
             model(torch.randn(2, 4)).square().sum().backward()
             optimizer.step()
@@ -183,16 +168,13 @@ FAULTS = """
                 print("said", action.finish().text)
             except RuntimeError as fault:
                 print("failed", fault)
-            print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
+            print(state(model), weights == plain)
         return weights
 
-    dist.init_process_group("gloo")
-    knob = BucketKnob(FaultBarrier(lambda level, text: print(text)))
-    knob.install()
     plain = train(None)
-    print("same", train(1) == plain)
-    print("same", train(dist.get_rank()) == plain)
-    print("same", train(dist.get_rank(), trial=True) == plain)
+    train(1)
+    train(dist.get_rank())
+    train(dist.get_rank(), trial=True)
     try:
         train(2)
     except MemoryError as fault:
@@ -202,12 +184,11 @@ FAULTS = """
 
 
 def test_reducer_that_cannot_be_made_is_made_as_before(run_ranks):
-    job = run_ranks(FAULTS, agent=False, listen=False, forked=True)
+    job = run_ranks(BEGIN + FAULTS, agent=False, listen=False, forked=True)
     assert job.codes == [0, 0], job.errs
-    reason = "MemoryError: on purpose; the buckets are of 3 MiB again"
-    failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]
-    changed = ["said bucket_cap_mb 3 → 50 at step 3", "cap 50 hooks 0", "same True"]
-    tried = ["said bucket_cap_mb 3 → 50 at step 3, back at step 7", "cap 3 hooks 0", "same True"]
+    failed = ["failed MemoryError: on purpose; the buckets are of 3 MiB again", "(3, 0) True"]
+    changed = ["said bucket_cap_mb 3 → 50 at step 3", "(50, 0) True"]
+    tried = ["said bucket_cap_mb 3 → 50 at step 3, back at step 7", "(3, 0) True"]
     # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same (also in a trial),
     # then both for good.
     assert job.outs[0].splitlines() == [*failed, *changed, *tried, "raised on purpose"]

