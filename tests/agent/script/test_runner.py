@@ -14,7 +14,7 @@ import pytest
 from overlaptop.agent.knobs.prefetch import STATE_MODULE
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire.messages import RankEnd
-from overlaptop.workloads.catalog import WORKLOADS
+from overlaptop.workloads.catalog import DDP
 
 AGENT = ("-m", "overlaptop.agent")
 
@@ -22,20 +22,11 @@ Completed = subprocess.CompletedProcess[str]
 
 
 def both(*words: str, folder: Path, **environment: str) -> tuple[Completed, Completed]:
-    """What Python did with these words, and with the agent before them.
-
-    ``-P`` or ``-X...`` as the first word is Python's own.
-    """
-    flags, rest = (words[:1], words[1:]) if words[0].startswith(("-P", "-X")) else ((), words)
+    """What Python did with these words, and with the agent before them. A first word ``-P`` is Python's."""
+    flags, rest = (words[:1], words[1:]) if words[0] == "-P" else ((), words)
+    options = {"capture_output": True, "text": True, "cwd": folder, "env": os.environ | environment}
     plain, with_agent = (
-        subprocess.run(
-            [sys.executable, *flags, *agent, *rest],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            timeout=200,
-            env={**os.environ, **environment},
-        )
+        subprocess.run([sys.executable, *flags, *agent, *rest], timeout=200, **options)
         for agent in ((), AGENT)
     )
     return plain, with_agent
@@ -43,9 +34,8 @@ def both(*words: str, folder: Path, **environment: str) -> tuple[Completed, Comp
 
 def same(plain: Completed, with_agent: Completed, status: int = 0) -> None:
     assert plain.returncode == status, plain.stderr
-    assert with_agent.stdout == plain.stdout
-    assert with_agent.stderr == plain.stderr
-    assert with_agent.returncode == plain.returncode
+    ends = [(each.returncode, each.stdout, each.stderr) for each in (plain, with_agent)]
+    assert ends[1] == ends[0]
 
 
 @pytest.fixture
@@ -73,62 +63,53 @@ def test_script_named_by_a_relative_path_is_that_script(script):
     same(plain, with_agent, 1)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        # Nothing of a frozen dataclass can be set; what holds tensors cannot be compared.
-        "class Own(Exception):\n    __setattr__ = __eq__ = __hash__ = None\n"
-        "try:\n    raise Own('first')\nexcept Own:\n    raise Own('second')\n",
-        "x = (\n",
-    ],
-    ids=["unlike", "syntax"],
-)
-def test_traceback_shows_no_frame_of_ours(script, text):
-    path = script(text)
-    same(*both(str(path), folder=path.parent), 1)
-
-
 HOOK = """
 import sys
 def hook(kind, value, at):
     while at:
         print(at.tb_frame.f_code.co_name, at.tb_lineno)
         at = at.tb_next
-    exec(sys.argv[1])
+    sys.exit(7)
 sys.excepthook = hook
 raise ValueError("x")
 """
 
 
-def test_a_scripts_excepthook_sees_its_frames_only(script):
-    path = script(HOOK)
-    same(*both(str(path), "sys.exit(7)", folder=path.parent), 7)
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        # Nothing of a frozen dataclass can be set; what holds tensors cannot be compared.
+        ("class Own(Exception):\n    __setattr__ = __eq__ = __hash__ = None\n"
+         "try:\n    raise Own('first')\nexcept Own:\n    raise Own('second')\n", 1),
+        ("x = (\n", 1),
+        (HOOK, 7),
+    ],
+    ids=["unlike", "syntax", "the script's hook"],
+)  # fmt: skip
+def test_traceback_shows_no_frame_of_ours(script, text, status):
+    path = script(text)
+    same(*both(str(path), folder=path.parent), status)
 
 
 # On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
 SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_the_script_as_without_the_agent(script, number):
+def test_ctrl_c_ends_the_script_as_without_the_agent(script):
     path = script(SLEEPS)
     ends = []
     for agent in ((), AGENT):
         process = subprocess.Popen(
-            [sys.executable, *agent, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, *agent, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONNODEBUGRANGES": "1"},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        assert process.stdout is not None
+        )  # fmt: skip
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=200)
         ends.append((process.returncode, err))
     assert ends[1] == ends[0]
-    assert ends[0][0] == -number
+    assert ends[0][0] == -signal.SIGINT
 
 
 def test_torch_is_seen_once_imported_with_its_environment(run_ranks, tmp_path):
@@ -224,17 +205,17 @@ def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named, 
 
 
 def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").symlink_to(WORKLOADS[0].path)
-    for path in (*(str(workload.path) for workload in WORKLOADS), str(tmp_path / "mine.py")):
-        assert is_bundled(path, module=False)
-    assert is_bundled("overlaptop.workloads.ddp", module=True)
+    mine = tmp_path / "mine.py"
+    mine.symlink_to(DDP.path)
     copy = tmp_path / "workloads" / "ddp.py"
     copy.parent.mkdir()
     copy.write_text("")
+    monkeypatch.chdir(Path(__file__).parents[3])
+    for target in (str(DDP.path), str(mine), "overlaptop/workloads/../workloads/ddp.py"):
+        assert is_bundled(target, module=False)
+    assert is_bundled("overlaptop.workloads.ddp", module=True)
     for target, module in ((str(copy), False), ("ddp.py", False), ("overlaptop.workloadsx", True)):
         assert not is_bundled(target, module=module)
-    monkeypatch.chdir(Path(__file__).parents[3])
-    assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)
 
 
 IMPORTED = """
@@ -260,13 +241,6 @@ def names() -> tuple[str, ...]:
     return found
 
 
-def traps(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name in names():
-        (folder / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
-    return folder
-
-
 SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
 
 
@@ -274,10 +248,12 @@ SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
     "words", [("../job/train.py",), ("-m", "train"), ("-P", "../job/train.py")], ids=" ".join
 )
 def test_agent_imports_no_module_of_the_start_folder(tmp_path, sockets, words):
-    here = traps(tmp_path / "here")
-    (tmp_path / "job").mkdir()
+    here = tmp_path / "here"
     for folder in (here, tmp_path / "job"):
+        folder.mkdir()
         (folder / "train.py").write_text(SHOWS_PATH)
+    for name in names():
+        (here / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
     plain, with_agent = both(*words, folder=here)
     assert plain.stderr == ""
     same(plain, with_agent)
