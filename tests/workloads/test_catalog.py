@@ -11,25 +11,20 @@ from overlaptop.workloads.options import OptionsError, complete, value_text
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():
-    (folder,) = {workload.path.parent for workload in WORKLOADS}
-    scripts = {path.stem for path in folder.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
-    assert {workload.name for workload in WORKLOADS} == scripts - {"__main__"}
-    assert all(workload.path.is_file() and workload.path.stem == workload.name for workload in WORKLOADS)
+    paths = DDP.path.parent.glob("*.py")
+    scripts = {path for path in paths if '__name__ == "__main__"' in path.read_text()}
+    assert {workload.path for workload in WORKLOADS} == scripts - {DDP.path.with_name("__main__.py")}
 
 
 def test_a_workload_is_found_by_name_file_name_and_path(tmp_path, monkeypatch):
-    ddp = find("ddp")
-    assert ddp is not None
-    assert ddp.summary
-    assert find("ddp.py") is ddp
-    assert find(str(ddp.path)) is ddp
-    monkeypatch.chdir(ddp.path.parent.parent)
-    assert find(f"{ddp.path.parent.name}/ddp.py") is ddp
+    monkeypatch.chdir(DDP.path.parent.parent)
+    for name in ("ddp", "ddp.py", str(DDP.path), f"{DDP.path.parent.name}/ddp.py"):
+        assert find(name) is DDP
     for other in ("", "nonesuch", "catalog", "train.py", "/nonesuch/ddp.py", "."):
         assert find(other) is None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ddp.py").touch()  # a script of one's own
-    assert (find("ddp.py"), find("ddp")) == (None, ddp)
+    assert (find("ddp.py"), find("ddp")) == (None, DDP)
 
 
 def test_list_has_names_and_paths_and_imports_no_torch(tmp_path):
@@ -39,14 +34,11 @@ def test_list_has_names_and_paths_and_imports_no_torch(tmp_path):
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     for cwd in (WORKLOADS[0].path.parent.parent, tmp_path):
-        done = subprocess.run(
-            [sys.executable, "-c", listing], capture_output=True, text=True, check=True, cwd=cwd
-        )
-        assert all(workload.name in done.stdout for workload in WORKLOADS)
-        assert all(workload.summary in done.stdout for workload in WORKLOADS)
-        paths = [line.strip() for line in done.stdout.splitlines() if line.startswith(" ")]
-        assert len(paths) == len(WORKLOADS)
-        assert all((cwd / path).is_file() for path in paths)
+        words = [sys.executable, "-c", listing]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=cwd)
+        lines = done.stdout.splitlines()
+        assert lines[::2] == [f"{each.name:18} {each.summary}" for each in WORKLOADS]
+        assert [cwd / path.strip() for path in lines[1::2]] == [each.path for each in WORKLOADS]
 
 
 def test_what_a_check_of_options_says_is_what_the_script_says(capsys):

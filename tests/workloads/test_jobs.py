@@ -1,4 +1,5 @@
 import argparse
+import functools
 import json
 import shlex
 import subprocess
@@ -12,51 +13,41 @@ ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
 TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
 TINY_TENSOR = "--layers 2 --width 16 --tokens 16"
-SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
-
-
-OPTION = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}
-
-
-def read_results(done, folder):
-    assert done.returncode == 0, done.stderr
-    return (folder / "results").read_text().splitlines()
-
-
-@pytest.fixture
-def results(run_warm, tmp_path):
-    """What a job writes for each step, as text, so that equal means equal to the last bit."""
-
-    def run_job(workload, *args):
-        arguments = [*args, *((OPTION[workload], "results") if workload in OPTION else ())]
-        return read_results(run_warm(find(workload).path, arguments, tmp_path, 2), tmp_path)
-
-    return run_job
+STEPS = 8
+DDP_RUN = ["ddp", *TINY_GPT, "--bucket-cap-mb", "0.05", "--losses", "results"]
+MATMUL_RUN = ["allreduce_matmul", *TINY_MATMUL, "--figures", "results"]
 
 
 @pytest.fixture(scope="module")
-def ddp_losses(run_warm, tmp_path_factory):
-    """Those from which all others must not differ."""
-    folder = tmp_path_factory.mktemp("ddp")
-    args = ["--steps", "8", *SMALL_BUCKETS, *TINY_GPT, "--losses", "results"]
-    return read_results(run_warm(find("ddp").path, args, folder, 2), folder)
+def results(run_warm, tmp_path_factory):
+    """``results(words)``: what a job writes for each step, and its folder; equal means to the last bit."""
+
+    def run_job(workload, *options):
+        folder = tmp_path_factory.mktemp(workload)
+        done = run_warm(find(workload).path, [*options, "--steps", str(STEPS)], folder, 2)
+        assert done.returncode == 0, done.stderr
+        return (folder / "results").read_text(), folder
+
+    return functools.cache(run_job)
+
+
+def losses(folder, rank):
+    lines = (folder / "lost" / f"rank-{rank}.jsonl").read_text().splitlines()
+    return {note["step"]: note for note in map(json.loads, lines)}
 
 
 @pytest.mark.parametrize(
-    ("by", "workload"),
-    [*((by, "ddp") for by in ("sleep", "compute", "gc", "batches")), ("loader", "allreduce_matmul")],
+    ("by", "run"),
+    [*((by, DDP_RUN) for by in ("sleep", "compute", "gc", "batches")), ("loader", MATMUL_RUN)],
 )
-def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_losses, results, tmp_path):
-    steps, tiny = 8, TINY_GPT if workload == "ddp" else TINY_MATMUL
-    words = [workload, *tiny, *(SMALL_BUCKETS if workload == "ddp" else ()), OPTION[workload], "results"]
-    faulty = ["--by", by, "--untouched", "4", "--steps", str(steps), "--record", "lost", "--device", "cpu"]
-    expected = ddp_losses if workload == "ddp" else results(workload, "--steps", str(steps), *tiny)
-    assert results("faults", *faulty, "--share", "1", "--workload", shlex.join(words)) == expected
+def test_a_fault_makes_one_rank_late_and_changes_no_result(by, run, results):
+    faulty = ["--by", by, "--untouched", "4", "--record", "lost", "--device", "cpu", "--share", "1"]
+    done, folder = results("faults", *faulty, "--workload", shlex.join(run))
+    assert done == results(*run)[0]
     for rank in (0, 1):
-        lines = (tmp_path / "lost" / f"rank-{rank}.jsonl").read_text().splitlines()
-        notes = {note["step"]: note for note in map(json.loads, lines)}
+        notes = losses(folder, rank)
         # A step begins behind the optimizer; the last one of DDP has no forward pass.
-        assert [*notes] == [*range(steps - (workload == "ddp"))]
+        assert [*notes] == [*range(STEPS - (run is DDP_RUN))]
         late = {step for step, note in notes.items() if note["lost_ns"] > 0}
         assert late == ({step for step in notes if step >= 4} if rank or by == "batches" else set())
         arrived_ns = [0, *(note["arrived_ns"] for note in notes.values())]
@@ -71,9 +62,9 @@ def test_fault_takes_its_share_of_steps_that_the_job_marks(run_warm, tmp_path):
     words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", run]
     done = run_warm(find("faults").path, [*words, "--late-rank", "0"], tmp_path, 0)
     assert done.returncode == 0, done.stderr
-    notes = [json.loads(line) for line in (tmp_path / "lost" / "rank-0.jsonl").read_text().splitlines()]
-    assert [each["step"] for each in notes if each["lost_ns"]] == [2, 3, 4, 5]
-    assert all(each["lost_ns"] > 50_000_000 for each in notes if each["lost_ns"])
+    lost_ns = {step: note["lost_ns"] for step, note in losses(tmp_path, 0).items() if note["lost_ns"]}
+    assert [*lost_ns] == [2, 3, 4, 5]
+    assert min(lost_ns.values()) > 50_000_000
 
 
 # What else is refused: tests/launch/test_local.py.
@@ -105,13 +96,8 @@ def test_time_runs_out_within_a_step_even_if_steps_grow(monkeypatch, slower_from
 
 def test_a_workload_runs_by_its_path_alone(tmp_path):
     """In a process of its own, which nobody has prepared."""
-    done = subprocess.run(
-        [sys.executable, str(find("allreduce_matmul").path), "--steps", "3", *TINY_MATMUL],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-    )
+    words = [sys.executable, str(find("allreduce_matmul").path), "--steps", "3", *TINY_MATMUL]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("step")
@@ -135,44 +121,28 @@ def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, 
     assert complaint in line
 
 
-@pytest.fixture
-def as_rank(monkeypatch):
-    """``as_rank(rank, world_size, here, gpus)``: as torchrun starts it where there are so many GPUs."""
-    import torch
-
-    def become(rank, world_size, here, gpus):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-        sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": here}
-        for name, value in {"RANK": rank, "LOCAL_RANK": rank % here, **sizes}.items():
-            monkeypatch.setenv(name, str(value))
-
-    return become
-
-
 @pytest.mark.parametrize(
-    ("rank", "world_size", "gpus", "index", "shares"),
-    [(1, 2, 2, 1, False), (1, 2, 4, 1, False), (0, 2, 1, 0, True), (1, 2, 1, 0, True), (3, 4, 2, 1, True)],
+    ("rank", "world_size", "here", "gpus", "index"),
+    [(1, 2, 2, 2, 1), (1, 2, 2, 1, 0), (3, 4, 4, 2, 1), (1, 2, 2, 0, None), (1, 4, 2, 1, None)],
 )
-def test_ranks_have_a_gpu_each_or_take_them_in_turn(as_rank, rank, world_size, gpus, index, shares):
+def test_ranks_have_a_gpu_each_or_take_them_in_turn(
+    monkeypatch, capsys, rank, world_size, here, gpus, index
+):
+    """As torchrun starts a rank on a host with so many GPUs. ``index``: None where that is refused."""
     from overlaptop.workloads import job
 
-    as_rank(rank, world_size, world_size, gpus)
-    options, place = job.parse(DDP, [])
-    assert (place.device.index, place.shares_gpu) == (index, shares)
-    assert (options.layers, options.width) == ((8, 1024) if shares else (16, 2048))
-
-
-@pytest.mark.parametrize(
-    ("world_size", "here", "gpus", "complaint"),
-    [(2, 2, 0, "there is no GPU here"), (4, 2, 1, "ranks of several hosts cannot share GPUs")],
-)
-def test_a_rank_for_which_there_is_no_gpu_says_so(as_rank, capsys, world_size, here, gpus, complaint):
-    from overlaptop.workloads import job
-
-    as_rank(1, world_size, here, gpus)
+    monkeypatch.setattr(job.torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(job.torch.cuda, "device_count", lambda: gpus)
+    sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": here}
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank % here, **sizes}.items():
+        monkeypatch.setenv(name, str(value))
+    if index is not None:
+        options, place = job.parse(DDP, [])
+        assert (place.device.index, place.shares_gpu) == (index, gpus < here)
+        assert (options.layers, options.width) == ((8, 1024) if gpus < here else (16, 2048))
+        return
     with pytest.raises(SystemExit) as ended:
         job.parse(DDP, ["--device", "cuda"])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
+    assert ("ranks of several hosts cannot share GPUs" if gpus else "there is no GPU here") in line

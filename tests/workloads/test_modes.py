@@ -1,6 +1,6 @@
-"""Every mode of the workloads, in one job of two ranks: what it computes, and what the agent sees."""
+"""Every mode of the workloads, in one job of two ranks: they compute the same, and the agent sees them."""
 
-import functools
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +8,6 @@ import pytest
 
 from tests.agent.commanded import socket_directory
 from tests.agent.conftest import run_job
-
-from . import model_references
 
 IN_TURN = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs" / "in_turn.py"
 PATIENCE_S = 20.0
@@ -39,7 +37,7 @@ DOUBLE = "--layers 2 --width 32 --batch 8 --loader-ms 1"
 SMALL = "--messages 5 --kb 1 --matrix 16"
 TENSOR = "--layers 2 --width 16 --tokens 16 --requests 8"
 PIPELINE = "--layers 8 --width 8 --batch 8 --microbatches 4"
-EXPERTS = "--layers 2 --width 16 --tokens 16"
+EXPERTS = "--layers 2 --width 16 --tokens 16 --skew 2.5"
 GEMM = "16 32 8"
 PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 """Of that GPT; DDP's own once it has made them anew, in its second step."""
@@ -47,15 +45,20 @@ PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 
 @dataclass(frozen=True)
 class Mode:
-    """One run: what its figures have to be like, and how many collectives a step has."""
+    """One run."""
 
     words: str
-    reference: str
-    collectives: int
+    alike: str  # Runs with the same word here compute the same
+    collectives: int  # In a step
     fewer_kernels: bool = False
     """NCCL makes fewer kernels of them: of several sends and receives at once one, in a group of one rank
     none."""
     no_kernels: bool = False  # They go through gloo, on GPUs too
+
+    @property
+    def results(self) -> str:
+        """The option that names a file for its figures."""
+        return "--figures" if self.alike in ("matmul", "small", "gemm") else "--losses"
 
 
 MODES = [
@@ -70,10 +73,11 @@ MODES = [
     Mode(f"fsdp --prefetch-forward 2 --prefetch-backward 2 {FSDP}", "gpt", 3 + 2 + 3),
     Mode(f"fsdp --prefetch-forward 2 --limit-gathers 1 {FSDP}", "gpt", 3 + 2 + 3),
     Mode(f"fsdp --no-reshard-after-forward {FSDP}", "gpt", 3 + 3),
-    Mode(f"zero --mode overlapped --stage 1 {GPT}", "gpt", 2 * BUCKETS),
-    Mode(f"zero --mode overlapped --stage 2 {GPT}", "gpt", 2 * BUCKETS),
-    Mode(f"zero --mode sequential --stage 1 {GPT}", "gpt", 2 * BUCKETS),
-    Mode(f"zero --mode sequential --stage 2 {GPT}", "gpt", 2 * BUCKETS),
+    *(
+        Mode(f"zero --mode {mode} --stage {stage} {GPT}", "gpt", 2 * BUCKETS)
+        for mode in ("overlapped", "sequential")
+        for stage in (1, 2)
+    ),
     *(Mode(f"allreduce_matmul --mode {mode} {MATMUL}", "matmul", 1) for mode in ("async", "sequential")),
     # Two barriers: the copies between ranks are no collectives.
     Mode(f"allreduce_matmul --mode host-staged {MATMUL}", "matmul", 2, no_kernels=True),
@@ -92,12 +96,13 @@ MODES = [
     Mode(f"tensor_parallel --mode sync {TENSOR}", "tensor", 8),
     Mode(f"tensor_parallel --mode async {TENSOR}", "tensor", 16),
     Mode(f"tensor_parallel --mode ring {TENSOR}", "tensor", 16, fewer_kernels=True),
-    Mode(f"tensor_parallel --mode sync --no-sequence-parallel {TENSOR}", "tensor", 4),
-    Mode(f"tensor_parallel --mode async --no-sequence-parallel {TENSOR}", "tensor", 8),
-    Mode(f"tensor_parallel --mode async --decode {TENSOR}", "tensor", 8),
+    Mode(f"tensor_parallel --mode sync --no-sequence-parallel {TENSOR}", "all tokens", 4),
+    Mode(f"tensor_parallel --mode async --no-sequence-parallel {TENSOR}", "all tokens", 8),
+    Mode(f"tensor_parallel --mode sync --decode {TENSOR}", "decode", 4),
+    Mode(f"tensor_parallel --mode async --decode {TENSOR}", "decode", 8),
     # And the mean of four gradients.
-    Mode(f"tensor_parallel --mode sync --replicas 2 {TENSOR}", "tensor", 8 + 4, fewer_kernels=True),
-    Mode(f"tensor_parallel --mode async --replicas 2 {TENSOR}", "tensor", 16 + 4, fewer_kernels=True),
+    Mode(f"tensor_parallel --mode sync --replicas 2 {TENSOR}", "replicas", 8 + 4, fewer_kernels=True),
+    Mode(f"tensor_parallel --mode async --replicas 2 {TENSOR}", "replicas", 16 + 4, fewer_kernels=True),
     # Four micro-batches to the next rank, their gradients back, and a broadcast of the loss. With two
     # stages a rank, there and back and there again.
     *(
@@ -109,45 +114,22 @@ MODES = [
     Mode(f"pipeline --mode zero-bubble {PIPELINE}", "pipeline", 12 + 12 + 1),
     # In each of two layers counts, there and back; in backward the same way, but not to the tokens that the
     # first one began with; four gradients.
-    Mode(f"expert_parallel --mode sync {EXPERTS}", "experts", 2 * 3 + 3 + 4),
-    Mode(f"expert_parallel --mode overlapped --skew 2.5 {EXPERTS}", "experts", 2 * 3 + 3 + 4),
+    *(
+        Mode(f"expert_parallel --mode {mode} {EXPERTS}", "experts", 2 * 3 + 3 + 4)
+        for mode in ("sync", "overlapped")
+    ),
     Mode(f"gemm_overlap --method torch {GEMM}", "gemm", 2),
     Mode(f"gemm_overlap --method ring {GEMM}", "gemm", 2 * 2, fewer_kernels=True),
 ]
-
-
-OF_FOUR_RANKS = {
-    # A ring of two has one neighbour, a pipeline of two no stage in the middle, and of two replicas on two
-    # ranks each rank has all the weights.
-    f"tensor_parallel --mode ring {TENSOR}": "tensor",
-    f"tensor_parallel --mode async --replicas 2 {TENSOR}": "tensor",
-    f"tensor_parallel --mode ring --replicas 2 {TENSOR}": "tensor",
-    f"pipeline --mode hand-written {PIPELINE}": "pipeline",
-    f"pipeline --mode 1f1b {PIPELINE}": "pipeline",
-    f"pipeline --mode interleaved {PIPELINE}": "pipeline",
-    f"pipeline --mode zero-bubble {PIPELINE}": "pipeline",
-    f"expert_parallel --mode overlapped --skew 1 {EXPERTS}": "experts",
-    f"gemm_overlap --method ring {GEMM}": "gemm",
-}
-"""And the reference of each."""
+OF_FOUR_RANKS = ("tensor", "replicas", "pipeline", "experts", "gemm")
+"""A ring of two has one neighbour, a pipeline of two no stage in the middle, and of two replicas on two
+ranks each rank has all the weights."""
+TO_THE_LAST_BIT = ("gpt", "accumulated", "delayed")  # Where two ranks train on a CPU
 REFUSED = "gemm_overlap 17 32 8"  # It makes no step
 
 
-def run_all(warm, folder, device, options=()):
-    """The job of all modes, each of which writes its figures to a file of its number. `options`: the
-    agent's.
-    """
-    runs = [f"{mode.words} {device} {results(mode.reference, at)}" for at, mode in enumerate(MODES)]
-    return run_in_turn(warm, folder, [f"{REFUSED} {device}", *runs], RANKS, options)
-
-
-def results(reference, at):
-    """The option with which a run writes its figures to a file of its number."""
-    return f"{'--figures' if reference in ('matmul', 'small', 'gemm') else '--losses'} {at}"
-
-
 def run_in_turn(warm, folder, runs, ranks, options=()):
-    """One job of all these runs."""
+    """One job of all these runs. ``options``: the agent's."""
     with socket_directory():
         arguments = (f"--steps {STEPS}", *runs)
         done = run_job(warm, folder, SCRIPT, options=options, arguments=arguments, nproc=ranks, forked=True)
@@ -155,100 +137,28 @@ def run_in_turn(warm, folder, runs, ranks, options=()):
     return done
 
 
-@functools.cache
-def options_of(words):
-    from overlaptop.workloads import catalog, job
-
-    name, *options = words.split()
-    return job.parse(catalog.find(name), [*options, "--device", "cpu"])[0]
-
-
-def places():
-    import torch
-
-    from overlaptop.workloads import job
-
-    return [job.Place(rank, RANKS, torch.device("cpu")) for rank in range(RANKS)]
-
-
-@functools.cache
-def gpt_reference(accumulation):
-    """The model trained in one process: the losses of rank 0's batches."""
-    import torch
-
-    from overlaptop.workloads import gpt
-
-    options = options_of(f"ddp {GPT}")
-    model = gpt.build(options, places()[0])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
-    batches = [gpt.Batches(options, place) for place in places()]
-    losses = []
-    for _ in range(STEPS):
-        means = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        for rank, of_rank in enumerate(batches):
-            model.zero_grad()
-            total = torch.tensor(0.0)
-            for _ in range(accumulation):
-                loss = model(of_rank.next()) / accumulation
-                loss.backward()
-                total += loss.detach()
-            if rank == 0:
-                losses.append(total.item())
-            for mean, parameter in zip(means, model.parameters(), strict=True):
-                mean += parameter.grad / RANKS
-        for mean, parameter in zip(means, model.parameters(), strict=True):
-            parameter.grad = mean
-        optimizer.step()
-    return losses
-
-
-def delayed_reference():
-    """Linear layers by plain gradient descent, each gradient applied a step late."""
-    import torch
-    from torch import nn
-
-    from overlaptop.workloads import double_buffer
-
-    options = options_of(f"double_buffer {DOUBLE}")
-    torch.manual_seed(options.seed)
-    model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))
-    loaders = [double_buffer.Loader(options, place, ahead=False) for place in places()]
-    late = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    losses = []
-    for _ in range(STEPS):
-        means = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        for rank, loader in enumerate(loaders):
-            model.zero_grad()
-            loss = model(loader.next()).square().mean()
-            loss.backward()
-            if rank == 0:
-                losses.append(loss.item())
-            for mean, parameter in zip(means, model.parameters(), strict=True):
-                mean += parameter.grad / RANKS
-        with torch.no_grad():
-            for parameter, gradient in zip(model.parameters(), late, strict=True):
-                parameter -= double_buffer.LEARNING_RATE * gradient
-        late = means
-    return losses
-
-
-REFERENCES = {
-    "gpt": lambda: gpt_reference(1),
-    "accumulated": lambda: gpt_reference(2),
-    "delayed": delayed_reference,
-}
-"""Of the others, all modes are compared with the first one."""
-OF_OPTIONS = {
-    "tensor": model_references.tensor_parallel,
-    "pipeline": model_references.pipeline,
-    "experts": model_references.expert_parallel,
-    "gemm": model_references.gemm_overlap,
-}
+def run_modes(warm, folder, modes, device, ranks=RANKS, options=()):
+    """One job of all these modes, whose figures are compared by `check_figures`."""
+    runs = [f"{mode.words} {device} {mode.results} {at}" for at, mode in enumerate(modes)]
+    return run_in_turn(warm, folder, [f"{REFUSED} {device}", *runs], ranks, options)
 
 
 def figures_of(folder, at):
     """What the run of that number wrote."""
     return [float(line) for line in (folder / str(at)).read_text().split()]
+
+
+def check_figures(folder, modes, rel, exact=()):
+    """Modes that are alike compute the same: each step within ``rel``, and those of ``exact`` precisely."""
+    alike = defaultdict(list)
+    for at, mode in enumerate(modes):
+        alike[mode.alike].append((mode.words, figures_of(folder, at)))
+    for kind, ((_, first), *others) in alike.items():
+        assert len(first) == STEPS
+        assert others
+        for words, figures in others:
+            assert figures == pytest.approx(first, rel=rel), words
+            assert figures == first or kind not in exact, words
 
 
 def check_collectives(done, *, by_kernels=False):
@@ -265,21 +175,10 @@ def check_collectives(done, *, by_kernels=False):
         assert not [notice for notice in done.notices(rank) if notice.level == "error"]
 
 
-def test_each_mode_computes_the_reference_and_is_seen(warm, tmp_path):
+def test_modes_of_a_workload_compute_the_same_and_are_seen(warm, tmp_path):
     """In one job, and so in one test: torch, the ranks and their group are there once."""
-    done = run_all(warm, tmp_path, "--device cpu")
-    for at, mode in enumerate(MODES):
-        figures = figures_of(tmp_path, at)
-        if mode.reference in OF_OPTIONS:
-            expected = OF_OPTIONS[mode.reference](options_of(mode.words), STEPS, RANKS, "cpu")
-        elif mode.reference in REFERENCES:
-            expected = REFERENCES[mode.reference]()
-        else:
-            first = next(at for at, each in enumerate(MODES) if each.reference == mode.reference)
-            expected = figures_of(tmp_path, first)
-        # Where two ranks train, no order of a sum of two can make a difference.
-        exact = mode.reference in REFERENCES
-        assert figures == (expected if exact else pytest.approx(expected, rel=1e-6)), mode.words
+    done = run_modes(warm, tmp_path, MODES, "--device cpu")
+    check_figures(tmp_path, MODES, 1e-6, TO_THE_LAST_BIT)
     check_collectives(done)
 
     # A mode that cannot run here is one line, and the others go on.
@@ -294,13 +193,7 @@ def test_each_mode_computes_the_reference_and_is_seen(warm, tmp_path):
     assert [out.splitlines()[-1] for out in done.outs] == ["gloo's threads: 0"] * RANKS
 
 
-def test_four_ranks_compute_what_a_plain_reference_does(warm, tmp_path):
-    ranks = 4
-    runs = [
-        f"{words} --device cpu {results(reference, at)}"
-        for at, (words, reference) in enumerate(OF_FOUR_RANKS.items())
-    ]
-    run_in_turn(warm, tmp_path, runs, ranks)
-    for at, (words, reference) in enumerate(OF_FOUR_RANKS.items()):
-        expected = OF_OPTIONS[reference](options_of(words), STEPS, ranks, "cpu")
-        assert figures_of(tmp_path, at) == pytest.approx(expected, rel=2e-6), words
+def test_modes_on_four_ranks_compute_the_same(warm, tmp_path):
+    modes = [mode for mode in MODES if mode.alike in OF_FOUR_RANKS]
+    run_modes(warm, tmp_path, modes, "--device cpu", ranks=4)
+    check_figures(tmp_path, modes, rel=2e-6)
