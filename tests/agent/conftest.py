@@ -3,9 +3,9 @@
 import contextlib
 import functools
 import os
-import selectors
+import select
 import shutil
-import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -80,57 +80,33 @@ class Finished:
         return self.of(RankInfo, rank)[-1]
 
 
-class ListeningHub:
+class ListeningHub(socketserver.ThreadingUnixStreamServer):
     """Stands where a hub would: takes every frame of every rank, asks each for detail."""
+
+    request_queue_size = 64
 
     def __init__(self, job: str) -> None:
         job_dir(job, create=True)
         self.messages: list[Message] = []
-        self._path = ranks_socket(job)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._path))
-        self._listener.listen(64)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._readers: dict[socket.socket, codec.FrameReader] = {}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        super().__init__(str(ranks_socket(job)), RankReader)
+        threading.Thread(target=self.serve_forever, args=(0.05,)).start()
 
     def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-        for line in self._readers:
-            line.close()
-        self._listener.close()
-        self._path.unlink(missing_ok=True)
+        """All ranks have ended: read what they have sent."""
+        eventually(lambda: not select.select([self], [], [], 0)[0])
+        self.shutdown()
+        self.server_close()  # which waits for the readers
+        Path(self.server_address).unlink(missing_ok=True)
 
-    def _serve(self) -> None:
-        ready: list[tuple[selectors.SelectorKey, int]] = []
-        closing = False
-        while ready or not closing:
-            closing = self._closing.is_set()  # before the last look: what has been sent is read
-            ready = self._selector.select(timeout=0.05)
-            for key, _ in ready:
-                line = key.fileobj
-                assert isinstance(line, socket.socket)
-                if line is self._listener:
-                    self._welcome(line.accept()[0])
-                    continue
-                try:
-                    data = line.recv(1 << 16)
-                except ConnectionResetError:
-                    data = b""
-                if not data:
-                    self._selector.unregister(line)
-                    continue
-                self.messages += map(codec.decode, self._readers[line].feed(data))
 
-    def _welcome(self, line: socket.socket) -> None:
-        self._readers[line] = codec.FrameReader()
-        self._selector.register(line, selectors.EVENT_READ)
+class RankReader(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
         with contextlib.suppress(ConnectionError):  # it said all and has left
-            line.sendall(codec.frame(codec.encode(Watch(detail=True))))
+            self.request.sendall(codec.frame(codec.encode(Watch(detail=True))))
+        frames = codec.FrameReader()
+        with contextlib.suppress(ConnectionResetError):
+            while data := self.request.recv(1 << 16):
+                self.server.messages += map(codec.decode, frames.feed(data))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a hanging rank tells of itself fits into a message."""
 
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from overlaptop.agent import hang_watch
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, RankStalled
-from tests.agent.test_stacks import of_file
+from tests.agent.test_stacks import CALLS, HERE, STAYS, of_file, thread_in
 
 
 def test_process_that_was_stopped_is_not_hung():
@@ -26,42 +25,27 @@ def test_process_that_was_stopped_is_not_hung():
 
 
 def test_line_waiting_in_torch_distributed_names_the_call():
-    waits, go = threading.Event(), threading.Event()
     folder = Path(dist.__file__).parent
-    inner = of_file(f"{folder}/rendezvous.py", "_meet", "rest[0].set(); rest[1].wait()")
-    join = of_file(f"{folder}/distributed_c10d.py", "init_process_group", "rest[0](*rest[1:])")
-    logged = of_file(f"{folder}/c10d_logger.py", "wrapper", "rest[0](*rest[1:])")
-
-    def script():
-        logged(join, inner, waits, go)
-
-    thread = threading.Thread(target=script)
-    thread.start()
-    assert waits.wait(60)
-    line = hang_watch.stack_of(thread.ident, Path(__file__).parent)[0]
-    go.set()
-    thread.join()
-    at = script.__code__.co_firstlineno + 1
-    assert line == f"test_hang_watch.py:{at} init_process_group"
+    inner = of_file(f"{folder}/rendezvous.py", "_meet", STAYS)
+    join = of_file(f"{folder}/distributed_c10d.py", "init_process_group", CALLS)
+    logged = of_file(f"{folder}/c10d_logger.py", "wrapper", CALLS)
+    script = of_file(f"{HERE}/train.py", "main", CALLS)
+    with thread_in(script, logged, join, inner) as thread:
+        assert hang_watch.stack_of(thread, HERE)[0] == "train.py:2 init_process_group"
 
 
 def test_thread_stands_before_its_first_step_where_it_stays():
-    go = threading.Event()
-    thread = threading.Thread(target=go.wait)
-    thread.start()
     began_s = time.monotonic()
 
     def looks(seen):
         watch = hang_watch.HangWatch(Path(), lambda *_: None)
-        said = [watch.before_first_step(0, thread.ident, seen(at), began_s + at) for at in range(1, 30)]
+        said = [watch.before_first_step(0, thread, seen(at), began_s + at) for at in range(1, 30)]
         return [each.hung for each in said if each]
 
-    stood, went_on = looks(lambda second: None), looks(lambda second: second // 5)
-    go.set()
-    thread.join()
-    assert stood[-1]
-    assert went_on
-    assert not any(went_on), "its collectives go on"
+    with thread_in(of_file("train.py", "prepare", STAYS)) as thread:
+        assert looks(lambda second: None)[-1]
+        went_on = looks(lambda second: second // 5)
+    assert set(went_on) == {False}, "its collectives go on"
 
 
 class Group(NamedTuple):

@@ -84,14 +84,18 @@ def stop_and_go_on(watching, stopped, ranks):
     return found
 
 
-def stand_in_python(job, watching, name, size_bytes, waiting=(0,), told=lambda found: None):
-    """Have rank 1 stand in Python until it is blamed, and all well again; ``told``: looks at the hang."""
+def stand_in_python(job, watching, name, size_bytes, waiting=(0,)):
+    """Have rank 1 stand in Python until it is blamed and named, and all well again."""
     (job.folder / name).touch()
     found = until_hung(watching, Blame.NOT_ENTERED, (1,), waiting)
     assert found.at.startswith("train.py:")
     assert found.at.endswith(" wait_for_end_of")
     assert found.bytes == size_bytes
-    told(found)
+    starts = f"waiting for rank 1 {troubles.place(found.at)} since "
+    watching.until(
+        lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).startswith(starts)
+    )
+    watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
     (job.folder / name).unlink()
     watching.until(is_well)
     watching.goes_on()
@@ -109,21 +113,9 @@ def test_waiting_ranks_differ_from_a_stopped_or_sleeping_one(start, watch):
     assert watching.end(job) == 0
 
 
-def test_rank_stuck_in_python_is_named_with_its_line(start, watch):
+def test_rank_that_leaves_out_a_call_or_makes_another_is_named(start, watch):
     job, watching = start(training=TRAINING), watch()
     watching.until_it_trains()
-
-    def describe(found):
-        starts = f"waiting for rank 1 {troubles.place(found.at)} since "
-        ends = "; rank 0 waits in allreduce 1.00 MiB"
-
-        def is_told(snapshot):
-            said = troubles.in_full(told) if (told := trouble_of(snapshot)) else ""
-            return said.startswith(starts) and said.endswith(ends)
-
-        watching.until(is_told)
-        watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
-
-    stand_in_python(job, watching, "leave_out", 1 << 20, told=describe)
+    stand_in_python(job, watching, "leave_out", 1 << 20)
     found = call_another_operation(job, watching)
     assert (found.op, found.other) == ("allreduce_", "barrier")

@@ -19,30 +19,13 @@ ON_GPU = """
 """
 
 
-@pytest.fixture
-def job(start):
+def test_a_hang_on_nccl_names_its_rank_and_afterwards_all_is_well(start, watch):
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     assert BEGIN in TRAINING
-    return start(training=TRAINING.replace(BEGIN, ON_GPU.lstrip()), warm=None)
-
-
-def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, watch):
-    watching = watch()
+    job, watching = start(training=TRAINING.replace(BEGIN, ON_GPU.lstrip()), warm=None), watch()
     stop_and_go_on(watching, stopped=1, ranks=2)
-    assert watching.end(job) == 0
-
-
-@pytest.mark.parametrize(("name", "size_bytes"), [("sleep", 4), ("leave_out", 1 << 20)])
-def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name, size_bytes):
-    watching = watch()
-    watching.until_it_trains()
-    stand_in_python(job, watching, name, size_bytes)
-    assert watching.end(job) == 0
-
-
-def test_a_rank_that_calls_another_operation_is_told(job, watch):
-    watching = watch()
-    watching.until_it_trains()
+    stand_in_python(job, watching, "sleep", 4)
+    stand_in_python(job, watching, "leave_out", 1 << 20)
     found = call_another_operation(job, watching)
     assert found.op != found.other

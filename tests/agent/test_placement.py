@@ -11,21 +11,10 @@ import torch.distributed as dist
 from overlaptop.agent import placement
 from overlaptop.wire.protocol import JOB_KEY
 
-TORCHRUN = {
-    "RANK": "9",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "16",
-    "MASTER_ADDR": "node-a",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none",
-}
-SLURM = {
-    "SLURM_PROCID": "9",
-    "SLURM_LOCALID": "1",
-    "SLURM_NTASKS": "16",
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "0",
-}
+TORCHRUN = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "MASTER_ADDR": "node-a",
+            "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
+SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "77",
+         "SLURM_STEP_ID": "0"}  # fmt: skip
 LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun", "srun"])
 ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}  # Ranks 8 to 11 are here
 NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
@@ -106,8 +95,7 @@ def test_a_script_that_no_launcher_started_is_measured(run_ranks):
         nproc=1,
         launched=False,
     )
-    assert job.codes == [0], job.errs
-    assert job.errs == [""]
+    assert (job.codes, job.errs) == ([0], [""])
     assert [step.step for step in job.steps()] == list(range(int(job.outs[0]) - 1))
     assert (job.info().rank, job.info().world_size, job.info().source) == (0, 1, "host")
 
@@ -136,41 +124,6 @@ def test_nodes_of_ranks_are_known_from_their_launcher(ranks, environ, nodes):
     assert placement.node_count(ranks, environ) == nodes
 
 
-@pytest.fixture
-def group():
-    def make(rank, world_size, store=None):
-        from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
-
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        store = store or dist.HashStore()
-        dist.init_process_group("fake", rank=rank, world_size=world_size, store=store)
-
-    yield make
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def met_at(path):
-    return dist.FileStore(str(path), 2)
-
-
-def test_process_group_wins_over_the_launcher(group, monkeypatch, tmp_path):
-    for name, value in {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
-    guess = placement.from_environment()
-    found = set()
-    for rank in (0, 1):
-        group(rank, 2, met_at(tmp_path / "store"))
-        place = placement.in_process_group(guess, confirmed=False)
-        assert (place.rank, place.world_size, place.local_rank) == (rank, 2, rank)
-        found.add(place.job)
-    group(0, 2, met_at(tmp_path / "other"))
-    found.add(placement.in_process_group(guess, confirmed=False).job)
-    assert len(found) == 2, "a job for each meeting place"
-    assert guess.job not in found
-
-
 @pytest.mark.parametrize(
     ("environ", "local_world_size"),
     [
@@ -185,15 +138,36 @@ def test_ranks_of_the_node_are_counted_where_that_is_known(environ, local_world_
     assert placement.of_process_group(9, 16, environ).local_world_size == local_world_size
 
 
-def test_launchers_place_is_kept_where_the_process_group_agrees(group, tmp_path):
+@pytest.fixture
+def in_group(tmp_path):
+    """The place of a process that is known from its launcher, in a process group."""
+
+    def find(known, rank, world_size, met_at="store", *, confirmed=False):
+        from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+
+        store = dist.FileStore(str(tmp_path / met_at), 2)
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=store)
+        try:
+            return placement.in_process_group(known, confirmed=confirmed)
+        finally:
+            dist.destroy_process_group()
+
+    return find
+
+
+def test_process_group_wins_over_the_launcher(in_group, monkeypatch):
+    for name, value in {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    guess = placement.from_environment()
+    found = [in_group(guess, rank, 2) for rank in (0, 1)]
+    assert [(each.rank, each.world_size, each.local_rank) for each in found] == [(0, 2, 0), (1, 2, 1)]
+    jobs = {each.job for each in (*found, in_group(guess, 0, 2, "other"))}
+    assert len(jobs) == 2, "a job for each meeting place"
+    assert guess.job not in jobs
+
+
+def test_job_keeps_its_place_or_key_where_the_process_group_agrees(in_group):
     guess = placement.from_environment(TORCHRUN)
     assert placement.in_process_group(guess, confirmed=False) is None
-    group(9, 16, met_at(tmp_path / "store"))
-    assert placement.in_process_group(guess, confirmed=False) is guess
-
-
-def test_job_keeps_its_key_with_a_process_group_of_another_size(group):
-    before = placement.from_environment(TORCHRUN)
-    group(3, 8)
-    after = placement.in_process_group(before, confirmed=True)
-    assert after == replace(before, rank=3, world_size=8)
+    assert in_group(guess, 9, 16) is guess
+    assert in_group(guess, 3, 8, confirmed=True) == replace(guess, rank=3, world_size=8)

@@ -47,13 +47,6 @@ def lines(sampler):
     return sampler.take(0, S).lines
 
 
-def line_of(*functions, folder=HERE):
-    sampler = StackSampler(folder)
-    with thread_in(*functions) as thread:
-        sampler.sample(thread, 0)
-    return [(each.line, each.samples) for each in lines(sampler)]
-
-
 HIDDEN = {
     "torch": f"{Path(torch.__file__).parent}/nn/modules/module.py",
     "library": threading.__file__,
@@ -63,24 +56,22 @@ HIDDEN = {
     "exec": "<string>",
     "inductor": "/tmp/torchinductor_me/ab/cabc.py",
 }
+NAMED = {
+    f"{HERE}/data/sets.py": "data/sets.py:2 in load",
+    "/lib/python3.11/site-packages/transformers/trainer.py": "transformers/trainer.py:2 in load",
+    "<stdin>": "<stdin>:2 in load",
+}
 
 
-@pytest.mark.parametrize("what", HIDDEN)
-def test_innermost_frame_outside_torch_and_the_library_is_named(what):
-    collate = of_file(f"{HERE}/train.py", "collate", CALLS)
-    assert line_of(collate, of_file(HIDDEN[what], "inner", STAYS)) == [("train.py:2 in collate", 1)]
+CASES = [(f"{HERE}/data/sets.py", inner) for inner in HIDDEN] + [(file, "torch") for file in NAMED]
 
 
-@pytest.mark.parametrize(
-    ("file", "named"),
-    [
-        (f"{HERE}/data/sets.py", "data/sets.py:2 in load"),
-        ("/lib/python3.11/site-packages/transformers/trainer.py", "transformers/trainer.py:2 in load"),
-        ("<stdin>", "<stdin>:2 in load"),
-    ],
-)
-def test_file_is_named_without_the_folder_or_by_its_last_parts(file, named):
-    assert line_of(of_file(file, "load", STAYS)) == [(named, 1)]
+@pytest.mark.parametrize(("file", "inner"), CASES)
+def test_innermost_frame_outside_torch_and_the_library_is_named(file, inner):
+    sampler = StackSampler(HERE)
+    with thread_in(of_file(file, "load", CALLS), of_file(HIDDEN[inner], "inner", STAYS)) as thread:
+        sampler.sample(thread, 0)
+    assert lines(sampler) == (StackLine(NAMED[file], 1, 0),)
 
 
 def test_thread_stands_where_it_sleeps_but_not_in_torch():
@@ -109,7 +100,7 @@ def test_message_has_the_most_frequent_lines_of_each_second():
 
 
 class Tensor:
-    """Something of the job's."""
+    """The job's."""
 
 
 def test_variables_of_a_sampled_function_are_released_at_its_end():
@@ -144,12 +135,9 @@ def test_job_says_at_which_line_it_is_unless_told_not_to(run_ranks):
     script = textwrap.dedent(JOB)
     at = 1 + script.splitlines().index("    time.sleep(0.02)")
     job = run_ranks(script, nproc=1, arguments=("seen",), forked=True)
-    assert job.codes == [0], job.errs
-    said = [each for each in job.messages if isinstance(each, StackSamples)]
-    assert len(said) >= 2
-    for each in said:
-        assert each.lines[0].line.endswith(f".py:{at} in collate")
-        assert isinstance(each.lines[0], StackLine)
     without = run_ranks(script, nproc=1, arguments=("",), options=("--no-stacks",), forked=True)
-    assert without.codes == [0], without.errs
-    assert not any(isinstance(each, StackSamples) for each in without.messages)
+    assert job.codes == without.codes == [0], (job.errs, without.errs)
+    said = job.of(StackSamples)
+    assert len(said) >= 2
+    assert all(each.lines[0].line.endswith(f".py:{at} in collate") for each in said)
+    assert without.of(StackSamples) == []

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +14,12 @@ from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import Notice, RankInfo, StepTotals
-from overlaptop.wire.schema import Message
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
 
 
 @pytest.fixture
-def sender(sockets: Path) -> Iterator[Sender]:
+def sender(sockets):
     made = Sender(RankPlacement("job-1", 0, 0, 1, "h", starts_hub=False), "s.py")
     made.introduce(INFO)
     yield made
@@ -30,7 +27,7 @@ def sender(sockets: Path) -> Iterator[Sender]:
 
 
 @pytest.fixture
-def hub(sockets: Path) -> Iterator[socket.socket]:
+def hub(sockets):
     job_dir("job-1", create=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.bind(str(ranks_socket("job-1")))
@@ -49,55 +46,47 @@ def test_hub_is_told_where_to_record(sockets, monkeypatch):
 
 
 class Reader:
-    def __init__(self, hub: socket.socket, sender: Sender) -> None:
+    """What stands where a hub would, connected."""
+
+    def __init__(self, hub, sender):
         sender._retry_at = 0.0
         sender.pump()
         self.line, _ = hub.accept()
         self.line.setblocking(False)
-        self._sender = sender
-        self._frames = codec.FrameReader()
-        self.messages: list[Message] = []
+        self._sender, self._frames, self.messages = sender, codec.FrameReader(), []
 
-    def read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while data := self.line.recv(1 << 20):
-                self.messages += [codec.decode(payload) for payload in self._frames.feed(data)]
-
-    def drain(self) -> None:
-        while not self._sender.drained:
+    def drain(self):
+        """Read all; returns the messages."""
+        drained = False
+        while not drained:
             self._sender.pump()
-            self.read()
-        self.read()
+            drained = self._sender.drained
+            with contextlib.suppress(BlockingIOError):
+                while data := self.line.recv(1 << 20):
+                    self.messages += map(codec.decode, self._frames.feed(data))
+        return self.messages
 
-    def close(self) -> None:
+    def close(self):
         """As a hub that ends; the sender notices."""
         self.line.close()
         self._sender.pump()
 
-    @property
-    def numbers(self) -> list[int]:
-        return [message.at_ns for message in self.messages if isinstance(message, Notice)]
 
-
-def notice(number: int) -> Notice:
+def notice(number):
     return Notice(0, number, "info", "x" * 1000)
 
 
-def test_newest_messages_are_kept_without_a_hub(
-    sender: Sender, sockets: Path, request: pytest.FixtureRequest
-) -> None:
+def test_newest_messages_are_kept_without_a_hub(sender, request):
     for number in range(5000):
         sender.put(notice(number))
         sender.pump()
     assert 0 < sender.dropped < 5000
     reader = Reader(request.getfixturevalue("hub"), sender)
-    reader.drain()
-    assert reader.messages[0] == INFO
-    assert reader.numbers == list(range(sender.dropped, 5000))
+    assert reader.drain() == [INFO, *map(notice, range(sender.dropped, 5000))]
     reader.close()
 
 
-def test_the_socket_takes_no_standard_descriptor(sender: Sender, hub: socket.socket) -> None:
+def test_the_socket_takes_no_standard_descriptor(sender, hub):
     saved = os.dup(0)
     os.close(0)
     try:
@@ -110,7 +99,7 @@ def test_the_socket_takes_no_standard_descriptor(sender: Sender, hub: socket.soc
     assert sender.drained
 
 
-def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender, hub: socket.socket) -> None:
+def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender, hub):
     first = Reader(hub, sender)
     for number in range(600):
         sender.put(notice(number))
@@ -118,39 +107,33 @@ def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender, 
     assert not sender.drained
     first.close()
     second = Reader(hub, sender)
-    second.drain()
-    assert second.messages[0] == INFO
-    assert second.numbers == list(range(second.numbers[0], 600))
+    info, *notices = second.drain()
+    assert info == INFO
+    assert 0 < len(notices) < 600
+    assert notices == [notice(number) for number in range(600 - len(notices), 600)]
     second.close()
 
 
-def test_newest_state_is_sent_again_to_each_new_hub(sender: Sender, hub: socket.socket) -> None:
-    def depth(value: int) -> KnobFacts:
-        return KnobFacts(0, (Knob("depth", value, str(value), "1", 0, 4),))
-
-    def states(reader: Reader) -> list[Message]:
-        return [message for message in reader.messages if isinstance(message, KnobFacts)]
-
-    sender.put_state(depth(1))  # before there is a connection
+def test_newest_state_is_sent_again_to_each_new_hub(sender, hub):
+    one, two = (KnobFacts(0, (Knob("depth", value, str(value), "1", 0, 4),)) for value in (1, 2))
+    sender.put_state(one)  # before there is a connection
     first = Reader(hub, sender)
     first.drain()
-    for value in (1, 2, 2):
-        sender.put_state(depth(value))
+    for state in (one, two, two):
+        sender.put_state(state)
     sender.put(notice(7))
-    first.drain()
-    assert states(first) == [depth(1), depth(2)]
+    assert first.drain() == [INFO, one, two, notice(7)]
     first.close()
     second = Reader(hub, sender)
-    second.drain()
-    assert (states(second), second.numbers) == ([depth(2)], [])
+    assert second.drain() == [INFO, two]
     second.close()
 
 
-def test_step_that_cannot_be_encoded_is_counted(sender: Sender, hub: socket.socket) -> None:
-    for step_ns in (0, -5, 1 << 62, 1_000):
-        sender.put(StepTotals(0, 1, 1, step_ns, *[None] * 13, 0))
+def test_step_that_cannot_be_encoded_is_counted(sender, hub):
+    steps = [StepTotals(0, 1, 1, step_ns, *[None] * 13, 0) for step_ns in (0, -5, 1 << 62, 1_000)]
+    for step in steps:
+        sender.put(step)
     assert sender.dropped == 3
     reader = Reader(hub, sender)
-    reader.drain()
-    assert [each.step_ns for each in reader.messages if isinstance(each, StepTotals)] == [1_000]
+    assert reader.drain() == [INFO, steps[-1]]
     reader.close()
