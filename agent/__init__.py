@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.options import AgentOptions
-from overlaptop.recording.keep import DEFAULT_KEEP
 from overlaptop.timeline.lanes import parse_rule
 
 if TYPE_CHECKING:  # the rest is imported inside the barrier: a broken installation ends no job
@@ -27,36 +26,20 @@ START_BARRIER = FaultBarrier(lambda _level, _text: None)
 _agent: "Agent | None" = None
 
 
-def attach(
-    *,
-    source: str = "auto",
-    phases_only: bool = False,
-    every: int | None = None,
-    budget: float | None = None,
-    control: bool = False,
-    lanes: Sequence[str] = (),
-    telemetry: bool = True,
-    stacks: bool = True,
-    gather: bool = False,
-    record: str = "",
-    keep: str = DEFAULT_KEEP,
-    script: str | None = None,
-) -> None:
+def attach(*, script: str | None = None, lanes: Sequence[str] = (), **options: Any) -> None:
     """Start the agent in this process, for launchers where ``-m`` does not fit.
 
-    Call it before the first step; a second call does nothing. The options are those of AgentOptions;
-    ``lanes`` are rules as on the command line, such as ``comm=my_allreduce``.
+    Call it before the first step; a second call does nothing. ``script`` names the job. ``lanes`` are rules
+    as on the command line, such as ``comm=my_allreduce``. The other options are those of AgentOptions.
 
     Raises:
         ValueError: an option is out of range, or two options exclude each other.
+        TypeError: there is no such option.
     """
-    rules = tuple(map(parse_rule, lanes))
-    options = AgentOptions(
-        source, phases_only, every, budget, control, rules, telemetry, stacks, gather, record, keep
-    )
+    chosen = AgentOptions(lane_rules=tuple(map(parse_rule, lanes)), **options)
 
     def start() -> None:
-        make(options, script or (sys.argv and sys.argv[0]) or "python").start()
+        make(chosen, script or (sys.argv and sys.argv[0]) or "python").start()
 
     START_BARRIER.guarded("its start", start)()
 

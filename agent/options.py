@@ -100,6 +100,19 @@ def _folder(words: str) -> str:
     return words
 
 
+_SWITCHES = (
+    ("--phases-only", "phases_only", True, "steps and phases, no collectives: cheapest"),
+    ("--control", "control", True, "obey commands from your dashboards, such as a capture"),
+    ("--no-telemetry", "telemetry", False, "do not read NVLink, PCIe, clocks and NUMA placement"),
+    ("--no-stacks", "stacks", False, "do not note at which line of the script the training thread is"),
+    (
+        "--gather", "gather", True, "show all nodes of the job on the first one: its hub opens a TCP port "
+        "on MASTER_ADDR, where the other nodes' hubs connect. All need the key that `overlaptop key` makes",
+    ),
+)  # fmt: skip
+"""Each with the option that it sets, to which value."""
+
+
 def parse(words: list[str]) -> CommandLine:
     """Split ``[options] script.py [args]``. A usage error exits with status 2 and one line."""
     parser = _Parser(
@@ -111,73 +124,36 @@ def parse(words: list[str]) -> CommandLine:
     )
     add = parser.add_argument
     add(
-        "--source",
-        choices=SOURCE_CHOICES,
-        default="auto",
+        "--source", choices=SOURCE_CHOICES, default="auto",
         help="where spans come from: CUPTI's kernel records, CUDA events, the host's clock, or the first "
         "of these that works here (default)",
-    )
-    add("--phases-only", action="store_true", help="steps and phases, no collectives: cheapest")
+    )  # fmt: skip
     add(
-        "--every",
-        type=int,
-        metavar="N",
+        "--every", type=int, metavar="N",
         help="measure every N-th step, whatever it costs (default: bursts, then a step a second)",
-    )
+    )  # fmt: skip
     add(
-        "--budget",
-        type=_share,
-        metavar="PERCENT",
+        "--budget", type=_share, metavar="PERCENT",
         help="how much longer measuring may make steps while somebody watches, such as 5%% (default: 1%%, "
         "and a step a second); a tenth of it otherwise",
-    )
+    )  # fmt: skip
     add(
-        "--lane",
-        dest="lane_rules",
-        action="append",
-        default=[],
-        metavar="LANE=REGEX",
+        "--lane", dest="lane_rules", action="append", default=[], metavar="LANE=REGEX",
         help="kernels whose name contains a match belong to this lane (compute, comm, copy, fused, idle), "
-        "whatever the built-in rules say; may be given several times, the first match counts. "
-        "Only the kernels source sees names",
-    )
+        "whatever the built-in rules say; may be given several times, the first match counts. Only the "
+        "kernels source sees names",
+    )  # fmt: skip
     add(
-        "--control",
-        action="store_true",
-        help="obey commands from your dashboards, such as a capture by torch.profiler",
-    )
-    add(
-        "--no-telemetry",
-        dest="telemetry",
-        action="store_false",
-        help="do not read NVLink, PCIe, clocks and NUMA placement",
-    )
-    add(
-        "--no-stacks",
-        dest="stacks",
-        action="store_false",
-        help="do not note at which line of the script the training thread is",
-    )
-    add(
-        "--gather",
-        action="store_true",
-        help="show all nodes of the job on the first one: its hub opens a TCP port on MASTER_ADDR, where "
-        "the other nodes' hubs connect. All need the key that `overlaptop key` makes",
-    )
-    add(
-        "--record",
-        type=_folder,
-        default="",
-        metavar="DIR",
+        "--record", type=_folder, default="", metavar="DIR",
         help="record the job into this folder, from the start, for `overlaptop replay`: a process beside "
         "it does, a file for each node",
-    )
+    )  # fmt: skip
     add(
-        "--keep",
-        default=DEFAULT_KEEP,
-        metavar="AMOUNT",
+        "--keep", default=DEFAULT_KEEP, metavar="AMOUNT",
         help="of a node's recording: at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB)",
-    )
+    )  # fmt: skip
+    for flag, name, value, what in _SWITCHES:
+        add(flag, dest=name, action="store_const", const=value, default=not value, help=what)
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")
     add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -42,8 +42,8 @@ class _Context(ctypes.Structure):
     )
 
 
-def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a program with all signals blocked and its standard streams on /dev/null. Returns its pid.
+def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Start a program with all signals blocked and its standard streams on /dev/null.
 
     Raises OSError if it cannot be started in this way.
     """
@@ -51,7 +51,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
         start = _Start(ctypes.CDLL(None, use_errno=True))
         # Block all signals: the contexts store the mask. A Python signal handler that ran in the child
         # would note the signal in the shared memory, as one of this process's.
-        return signals_blocked(lambda: start.run(argv, environment))
+        signals_blocked(lambda: start.run(argv, environment))
     except AttributeError as missing:
         raise OSError(errno.ENOSYS, f"this C library is not glibc: {missing}") from None
 
@@ -63,7 +63,7 @@ class _Start:
         self._library = library
         self._kept: list[Any] = []
 
-    def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         library = self._library
         actions = self._memory(_FILE_ACTIONS_BYTES)
         library.posix_spawn_file_actions_init(actions)
@@ -81,10 +81,8 @@ class _Start:
             self._clone(self._context(library.posix_spawn, arguments, end))
         finally:
             library.posix_spawn_file_actions_destroy(actions)
-        started = ctypes.c_int.from_address(pid.value or 0).value
-        if not started:
+        if not ctypes.c_int.from_address(pid.value or 0).value:
             raise OSError(errno.ENOEXEC, f"{argv[0]} cannot be started")
-        return started
 
     def _clone(self, context: ctypes.c_void_p) -> None:
         top = ctypes.c_void_p((self._memory(_STACK_BYTES).value or 0) + _STACK_BYTES)

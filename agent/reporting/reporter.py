@@ -30,6 +30,8 @@ from overlaptop.wire.messages import (
 Timed = TypeVar("Timed", CollectiveSpan, PhaseSpan)
 
 UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakdown))
+OWN_TIMES = ("launch_lead_ns", "least_lead_ns", "host_ns", "comm_kernels_ns", "matched_ns")
+"""Fields of both, StepSpans and StepTotals, known of steps that no command disturbed."""
 MAX_SEGMENTS = 512  # Segments sent for one lane; a terminal has fewer cells
 MAX_COLLECTIVES = 1024
 MAX_DETAILS = 4  # Details sent at once when several measured steps arrive together
@@ -101,11 +103,12 @@ def totals(
     link = measured.link if named else None
     lanes = measured.compute, measured.comm, measured.copy, measured.fused
     parts = asdict(break_down(measured.start_ns, measured.end_ns, *lanes)) if detailed else UNMEASURED
+    times: dict[str, Any] = {name: getattr(measured, name) if own else None for name in OWN_TIMES}
     return StepTotals(
         rank=rank,
         step=measured.step,
         start_ns=measured.start_ns,
-        **{**parts, "step_ns": measured.end_ns - measured.start_ns},
+        **{**parts, **times, "step_ns": measured.end_ns - measured.start_ns},
         stall_ns=spans.length_ns(measured.stall) if detailed else None,
         forward_ns=phase_ns["forward"] if known else None,
         backward_ns=phase_ns["backward"] if known else None,
@@ -113,11 +116,6 @@ def totals(
         collectives=measured.collective_count,
         comm_bytes=sum_where_known(each.bytes for each in measured.collectives) if named else None,
         dropped=dropped,
-        launch_lead_ns=measured.launch_lead_ns if own else None,
-        least_lead_ns=measured.least_lead_ns if own else None,
-        host_ns=measured.host_ns if own else None,
-        comm_kernels_ns=measured.comm_kernels_ns if own else None,
-        matched_ns=measured.matched_ns if own else None,
         captured=mark == CAPTURED,
         transitional=mark in (TRANSITIONAL, TRIAL_SWITCH),
         trial=mark in (TRIAL, TRIAL_SWITCH),

@@ -19,7 +19,6 @@ from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
 from overlaptop.jobs.folder import JobFolderError, check_writable
 from overlaptop.jobs.hub_command import hub_command
-from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
@@ -69,8 +68,6 @@ class Sender:
         self._hub_retry_s = FIRST_HUB_RETRY_S
         self._hub_retry_at = 0.0
         self._warned = False
-        self._starter: tuple[int, int | None] = (0, None)
-        """Pid and start time of the hub's first process, which forks and exits at once."""
 
     def introduce(self, info: RankInfo) -> None:
         """Set the RankInfo. It is sent first on each connection, and again when it changes."""
@@ -202,7 +199,7 @@ class Sender:
 
     def _start_hub(self) -> None:
         """Start a hub, less often if hubs keep ending. If two start, the lock keeps one."""
-        if not self.place.starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
+        if not self.place.starts_hub or monotonic() < self._hub_retry_at:
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
@@ -211,11 +208,9 @@ class Sender:
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
         try:
-            pid = start_detached([*argv, *self._recording], environment)
+            start_detached([*argv, *self._recording], environment)
         except OSError as fault:
             raise JobFolderError(f"no hub can be started: {fault.strerror}") from None
-        with contextlib.suppress(OSError):  # no descriptor to look with
-            self._starter = pid, process_start_time(pid)
         # A new hub is ready within a second: retry often until then.
         self._retry_s = FIRST_RETRY_S
 
