@@ -15,30 +15,10 @@ from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, Iss
 
 HUNG_AFTER_S = 10.0
 HUNG_AFTER_STEPS = 5  # A rank is stuck after both limits: 10 s, and five times the median of the last steps
-LATE_S = 2.0
-"""The agent looks ten times a second. After a longer pause the whole process was stopped, so the pause does
-not count as a hang."""
+LATE_S = 2.0  # The agent looks ten times a second: in a longer pause the whole process was stopped
 LOOK_S = 1.0  # Seconds between two reports of a stuck rank
 MAX_FILE_CHARS = 120
 MAX_FRAMES = 1000
-
-
-class Progress:
-    """Tracks when a rank made progress last."""
-
-    def __init__(self) -> None:
-        self._seen: object = None
-        self._moved_s = self._looked_s = 0.0
-
-    def is_stuck(self, seen: object, limit_s: float, now_s: float) -> bool:
-        """Return True if ``seen``, which changes while the job moves, has not changed for ``limit_s``."""
-        if seen != self._seen or now_s - self._looked_s > LATE_S:
-            self._seen, self._moved_s = seen, now_s
-        self._looked_s = now_s
-        return now_s - self._moved_s > limit_s
-
-    def moved(self, now_s: float) -> None:
-        self._moved_s = now_s
 
 
 class HangWatch:
@@ -49,8 +29,8 @@ class HangWatch:
         self._folder = folder
         self._notice = notice
         self._began_s, self._began_ns = monotonic(), now_ns()
-        self._progress = Progress()
-        self._due_s = 0.0
+        self._seen: object = None
+        self._moved_s = self._looked_s = self._due_s = 0.0
         self._stuck = False
         self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
 
@@ -58,7 +38,7 @@ class HangWatch:
         """Report where the script is if its first step is overdue, as it prepares data or waits for another
         rank, and whether it moves; None: nothing new. ``seen``: changes while the job moves.
         """
-        stuck = self._progress.is_stuck((seen, position_of(thread)), HUNG_AFTER_S, now_s)
+        stuck = self._is_stuck((seen, position_of(thread)), HUNG_AFTER_S, now_s)
         if now_s - self._began_s <= HUNG_AFTER_S or now_s < self._due_s:
             return None
         self._due_s, self._stuck = now_s + LOOK_S, True
@@ -77,23 +57,30 @@ class HangWatch:
         above. ``last_calls()``: by group.
         """
         limit_s = max(HUNG_AFTER_S, HUNG_AFTER_STEPS * median(recent_ns) / 1e9)
-        if not self._progress.is_stuck(seen, limit_s, now_s):
-            was_stuck, self._stuck = self._stuck, False
+        was_stuck = self._stuck
+        if not self._is_stuck(seen, limit_s, now_s):
+            self._stuck = False
             return RankStalled(rank, hung=False) if was_stuck else None
-        if self._stuck and now_s < self._due_s:
+        if was_stuck and now_s < self._due_s:
             return None
-        if not self._stuck:
+        stack = stack_of(thread, self._folder)
+        if not was_stuck:
             self._calls = last_calls()
             issued_ns = max((call.at_ns for last in self._calls.values() for call in last), default=0)
             if time_ns() - issued_ns < HUNG_AFTER_S * 1e9:
-                self._progress.moved(now_s)  # a collective that no hook has counted
+                self._moved_s = now_s  # a collective that no hook has counted
                 return None
-        stack = stack_of(thread, self._folder)
-        if not self._stuck:
             where = " < ".join(stack) or "no line of the script"
             self._notice("info", f"comes no further; Python is at {where}")
         self._due_s, self._stuck = now_s + LOOK_S, True
         return RankStalled(rank, True, groups_of(self._calls), stack)
+
+    def _is_stuck(self, seen: object, limit_s: float, now_s: float) -> bool:
+        """Whether ``seen`` has not changed for ``limit_s``. A pause of the whole process does not count."""
+        if seen != self._seen or now_s - self._looked_s > LATE_S:
+            self._seen, self._moved_s = seen, now_s
+        self._looked_s = now_s
+        return now_s - self._moved_s > limit_s
 
 
 def position_of(thread: int) -> list[tuple[int, int]]:

@@ -143,19 +143,13 @@ class PrefetchPass:
     def facts(self, most: int) -> Knob:
         depth = self.depth
         return Knob(
-            self.knob,
-            depth,
-            describe(depth),
-            describe(self.original),
-            0,
-            most,
-            unit="units",
+            self.knob, depth, describe(depth), describe(self.original), 0, most, unit="units",
             owner="FSDP2",
             about=f"how many units ahead weights are gathered in {self.name} (0: as FSDP2 does by itself, "
             f"{OWN_WAY[self.name]}); each takes the memory of a unit's whole weights more",
             code=f"for at, unit in enumerate(units, 1): unit.set_modules_to_{self.name}_prefetch("
             f"units[at : at + {{value}}])  # units: in the order of their {self.name}",
-        )
+        )  # fmt: skip
 
     def _present(self) -> Lists:
         name = f"_states_to_{self.name}_prefetch"

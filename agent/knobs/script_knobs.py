@@ -120,19 +120,10 @@ class ScriptKnobs(KnobProvider):
         least, most, choices = _allowed(name, choices, least, most)
         allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
         declared = Knob(
-            name,
-            default,
-            str(default),
-            str(default),
-            least,
-            most,
-            choices,
-            unit=unit,
-            owner="the script",
-            about=about,
+            name, default, str(default), str(default), least, most, choices, unit=unit,
+            owner="the script", about=about, changes_work=changes_work,
             code=f'overlaptop.agent.knob("{name}", {{value}}, {allowed})',
-            changes_work=changes_work,
-        )
+        )  # fmt: skip
         if why := declared.fault(default):
             raise ValueError(f"its default is not allowed: {why}")
         with self._lock:

@@ -104,13 +104,11 @@ class Dashboard:
             time.sleep(0.02)
 
     def until_it_trains(self, steps=10, ranks=2):
-        return self.until(
-            lambda snapshot: (
-                len(snapshot.ranks) == ranks
-                and all(view.last is not None and view.last.step >= steps for view in snapshot.ranks)
-                and snapshot
-            )
-        )
+        def trains(snapshot):
+            last = [view.last.step for view in snapshot.ranks if view.last is not None]
+            return snapshot if len(last) == ranks and min(last) >= steps else None
+
+        return self.until(trains)
 
     def ask(self, steps=3):
         return self.send(commands.make(commands.CAPTURE, {"steps": steps}))
@@ -124,43 +122,30 @@ class Dashboard:
         return self.outcome(self.send(command))
 
     def knob(self, name, value_text):
-        return self.until(
-            lambda snapshot: next(
-                (
-                    each.knob
-                    for each in snapshot.knobs
-                    if (each.knob.name, each.knob.value_text) == (name, value_text) and not each.differs
-                ),
-                None,
-            )
-        )
+        def told(snapshot):
+            known = {each.knob.name: each.knob for each in snapshot.knobs if not each.differs}
+            return known[name] if name in known and known[name].value_text == value_text else None
+
+        return self.until(told)
 
     def steps_of(self, rank):
         return {number: step for (r, number), step in sorted(self.steps.items()) if r == rank}
 
     def outcome(self, key, states=()):
         def found(snapshot):
-            for each in snapshot.commands:
-                if each.id == key and (each.state in states if states else each.done):
-                    return each
-            return None
+            made = (each for each in snapshot.commands if each.id == key)
+            return next((each for each in made if (each.state in states if states else each.done)), None)
 
         return self.until(found)
 
-    def until_it_has_ended(self, job):
-        """Its exit status. Reads meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
+    def end(self, job):
+        """Have it end by itself; returns its exit status. Reads meanwhile: libzmq aborts a process that
+        reads nothing while a hub ends.
+        """
+        (job.folder / "stop").touch()
         self.until(lambda _: job.process.poll() is not None)
         return job.process.returncode
 
-    def end(self, job):
-        """Have it end by itself; returns its exit status."""
-        (job.folder / "stop").touch()
-        return self.until_it_has_ended(job)
-
     def goes_on(self, steps=10):
-        last = [view.last.step for view in self.look().ranks]
-        self.until(
-            lambda snapshot: all(
-                view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)
-            )
-        )
+        last = max(view.last.step for view in self.look().ranks)
+        self.until_it_trains(last + steps, len(self.look().ranks))

@@ -14,14 +14,16 @@ from tests.agent.test_stacks import CALLS, HERE, STAYS, of_file, thread_in
 
 
 def test_process_that_was_stopped_is_not_hung():
-    progress = hang_watch.Progress()
-    looks = [tenth / 10 for tenth in range(90)]
-    assert not any(progress.is_stuck(1, 10, now_s) for now_s in looks)
-    assert not progress.is_stuck(1, 10, 60.0)  # nobody looked for 51 s
-    assert not progress.is_stuck(1, 10, 61.0)
-    later = [progress.is_stuck(1, 10, 61.0 + second) for second in range(1, 12)]
-    assert later == [False] * 9 + [True] * 2
-    assert not progress.is_stuck(2, 10, 72.1)
+    watch = hang_watch.HangWatch(HERE, lambda *_: None)
+
+    def hangs(seen, now_s):
+        said = watch.between_steps(0, 0, seen, [1], dict, now_s)
+        return said is not None and said.hung
+
+    assert not any(hangs(1, tenth / 10) for tenth in range(90))
+    assert not any(hangs(1, 60.0 + second) for second in range(11))  # nobody looked for 51 s
+    assert hangs(1, 70.5)
+    assert not hangs(2, 70.6)
 
 
 def test_line_waiting_in_torch_distributed_names_the_call():

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from overlaptop.agent import options as agent_options
-from overlaptop.workloads.catalog import DDP, FAULTS, FSDP, WORKLOADS, find, what_runs
+from overlaptop.workloads.catalog import DDP, FAULTS, WORKLOADS, find, what_runs
 from overlaptop.workloads.options import OptionsError, complete, value_text
 
 
@@ -74,16 +74,6 @@ def test_torchrun_takes_no_option_for_one_of_its_own(capsys):
         flags |= {flag for flag in workload.parser()._option_string_actions if flag.startswith("--")}
     own = get_args_parser()._option_string_actions
     assert not {flag for flag in flags - {"--help"} if any(each.startswith(flag) for each in own)}
-
-
-def test_options_that_are_not_given_are_completed_by_the_device():
-    parsed = DDP.parser().parse_args(["--layers", "3", "--deterministic"])
-    complete(DDP.options, parsed, "cuda")
-    assert (parsed.layers, parsed.deterministic, parsed.mode) == (3, True, "bucketed")
-    assert (parsed.width, parsed.dtype, parsed.seconds) == (2048, "bfloat16", None)
-    parsed = FSDP.parser().parse_args(["--no-reshard-after-forward"])
-    complete(FSDP.options, parsed, "cpu")
-    assert (parsed.width, parsed.dtype, parsed.reshard_after_forward) == (256, "float32", False)
 
 
 def test_what_runs_with_a_fault_keeps_a_device_of_its_own():

@@ -3,14 +3,13 @@
 import threading
 
 import pytest
-import torch.distributed as dist
 from msgspec.structs import replace
 
 from overlaptop.agent.control import executor
-from overlaptop.agent.control.two_phase_commit import TwoPhaseCommit
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts
 from tests.agent.control.conftest import ENDED, LIMIT_S, Changing, Recording
+from tests.processes import eventually
 
 
 def capture(**changes):
@@ -171,39 +170,24 @@ def test_disabled_agent_does_not_act_before_all_have_agreed(make_job, monkeypatc
     assert job.last == ("failed", None, "the agent disabled itself")
 
 
-class SilentStore:
-    """A store that says nothing from this rank's vote on, until it is thawed."""
+class Undecided:
+    """A commit whose decision never arrives."""
 
-    def __init__(self):
-        self.store = dist.HashStore()
-        self.store.set("plan", "30 0")
-        self.voted, self.thaw = threading.Event(), threading.Event()
+    voted, resolve_limit_s = True, 0.2
 
-    def __getattr__(self, name):
-        def call(*args):
-            if self.voted.is_set():
-                self.thaw.wait(LIMIT_S)
-            answer = getattr(self.store, name)(*args)
-            if name == "set" and args[0].startswith("armed"):
-                self.voted.set()
-            return answer
-
-        return call
+    def __init__(self, _key, _pace, arm, *_):
+        arm(11)
+        self.decided = threading.Event()
+        self.run = self.decided.wait
+        self.resolve = lambda: None
+        self.abandon = self.clean_up = lambda *_, **__: self.decided.set()
 
 
-def test_wait_for_a_decision_is_limited(make_job, monkeypatch):
-    silent = SilentStore()
-
-    def join_silent(_key, *own):
-        return TwoPhaseCommit(silent, 1, 2, *own[:3], resolve_limit_s=0.2)
-
-    monkeypatch.setattr(executor, "join_commit", join_silent)
+def test_rank_does_not_act_without_a_decision(make_job, monkeypatch):
+    monkeypatch.setattr(executor, "join_commit", Undecided)
     job = make_job(Changing(steps=1))
     job.receive(capture())
-    assert silent.voted.wait(LIMIT_S)
-    job.step = 29
-    job.train()  # at the planned step
+    eventually(lambda: job.executor.armed)
+    job.train()
     assert job.last == ("unknown", None, "the job's store gave no decision within 0.2 s")
-    silent.thaw.set()
-    assert job.action.seen == []
-    assert job.executor.armed is None
+    assert (job.action.seen, job.executor.armed) == ([], None)

@@ -7,7 +7,7 @@ import torch
 
 from overlaptop.agent.control import delay
 from overlaptop.agent.control.action import SettingAction
-from overlaptop.agent.control.delay import DelayTrial, GpuDelay, HostDelay, make_delay
+from overlaptop.agent.control.delay import DelayTrial, HostDelay, make_delay
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from tests.agent.control.conftest import ENDED
@@ -144,40 +144,3 @@ def test_delay_is_of_the_named_rank_and_refused_near_a_timeout(monkeypatch):
     assert {make_delay(late, rank, 3).refusal() for rank in range(3)} == {said}
     with pytest.raises(ValueError, match="there is no rank 1: the job has 1"):
         make_delay(host, 0, 1)
-
-
-class SpinningGpu:
-    """A GPU of 2 cycles a nanosecond that is ``behind`` spins behind its host."""
-
-    def __init__(self, monkeypatch, behind):
-        self.spins = []
-        self.behind = behind
-        gpu = self
-
-        class Event:
-            def __init__(self, enable_timing):
-                assert enable_timing
-
-            def record(self):
-                self.at = len(gpu.spins)
-
-            def query(self):
-                return self.at <= len(gpu.spins) - gpu.behind
-
-            def elapsed_time(self, later):
-                return sum(gpu.spins[self.at : later.at]) / 2 / 1e6
-
-        monkeypatch.setattr(torch, "cuda", SimpleNamespace(Event=Event, _sleep=self.spins.append))
-        monkeypatch.setattr(GpuDelay, "cycles_per_ns", 1.0)
-
-
-def test_gpu_spins_as_long_as_asked_once_a_spin_was_timed(monkeypatch):
-    gpu = SpinningGpu(monkeypatch, behind=2)
-    spin = GpuDelay(1_000_000)
-    trial = DelayTrial(spin, "its gpu", 1_000_000, 6)
-    assert [trial.boundary(step) for step in range(7)] == [True] * 6 + [False]
-    assert gpu.spins == [1_000_000] * 3 + [2_000_000] * 3
-    assert spin.mean_ns == pytest.approx((3 * 500_000 + 1_000_000) / 4)  # the last two are not over yet
-    again = GpuDelay(3_000_000)
-    again()
-    assert gpu.spins[-1] == 6_000_000

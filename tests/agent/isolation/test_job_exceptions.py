@@ -11,7 +11,7 @@ import pytest
 
 from overlaptop.agent.isolation import fault_barrier
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, defer_exceptions
-from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 
 def function(_number, _frame):
@@ -68,18 +68,6 @@ def test_a_fault_of_our_own_is_not(fails):
     assert not raised_by_job(caught.value)
 
 
-def test_hook_passes_the_jobs_exceptions_only():
-    warnings = []
-    barrier = FaultBarrier(lambda _level, text: warnings.append(text))
-    hook = barrier.guarded("a hook", struck)
-    for _ in range(2):
-        with pytest.raises(TimeoutError):
-            hook()
-    assert (barrier.active, warnings) == (True, [])
-    assert barrier.guarded("a hook", wordless)() is None
-    assert (barrier.active, len(warnings)) == (False, 1)
-
-
 def change_that_is_struck(done):
     done.append("begun")
     if len(done) == 1:
@@ -97,13 +85,6 @@ def test_exception_in_a_callback_of_c_is_raised_at_its_threads_next_step():
     with pytest.raises(TimeoutError):
         step()
     assert step() == "done"
-
-
-def test_run_to_completion_raises_afterwards():
-    done = []
-    with pytest.raises(TimeoutError):
-        run_to_completion(lambda: change_that_is_struck(done))
-    assert done == ["begun", "begun", "done"]
 
 
 def test_raising_log_handler_ends_neither_job_nor_agent():

@@ -1,11 +1,11 @@
-"""Whatever happens to hubs, dashboards, descriptors and children, the job goes on and is measured again."""
+"""Whatever happens to hubs, descriptors and children, the job goes on and is measured again."""
 
 import pytest
 
 # The job itself makes the mischief, on rank 0 and at known steps: generators, each of which is resumed 20
 # steps later. What is printed is compared with a job that has neither mischief nor agent.
 JOB = """
-import glob, hashlib, json, os, resource, signal, subprocess, sys, time
+import glob, hashlib, json, os, resource, signal, time
 import torch, torch.distributed as dist
 import overlaptop.agent
 
@@ -55,7 +55,7 @@ MISCHIEF
 
 doing = mischief() if rank == 0 else iter(())
 losses = []
-for loss in train(90):
+for loss in train(50):
     losses.append(loss)
     if len(losses) % 20 == 10:
         next(doing, None)
@@ -72,14 +72,6 @@ MISCHIEF = """
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    dashboard_sees(any)
-
-    # The hub is killed.
-    until(hub_pid)
-    old = hub_pid()
-    os.kill(old, signal.SIGKILL)
-    yield
-    until(lambda: hub_pid() not in (None, old))
     dashboard_sees(any)
 
     # Stopped until the socket and the queue before it are full, and beyond. A step of an optimizer
@@ -101,21 +93,6 @@ MISCHIEF = """
     os.kill(stopped, signal.SIGCONT)
     dashboard_sees(lambda steps: any(step.rank == 0 and step.dropped > before for step in steps))
 
-    # Four dashboards, some of which are killed or stopped.
-    until(hub_pid)
-    dashboards = [
-        subprocess.Popen([sys.executable, "-m", "overlaptop", "--json"], stdout=subprocess.PIPE)
-        for _ in range(4)
-    ]
-    for dashboard in dashboards[:2]:
-        dashboard.kill()
-    for dashboard in dashboards[2:3]:
-        dashboard.send_signal(signal.SIGSTOP)
-    yield
-    for dashboard in dashboards:
-        dashboard.kill()
-        dashboard.wait()
-    dashboard_sees(any)
 """
 
 # In a job of its own: libzmq, with which dashboards look, is not there before.
@@ -145,7 +122,7 @@ def plain(run_ranks_once):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mischief", [FORKS, MISCHIEF], ids=["forks", "hubs, descriptors and dashboards"])
+@pytest.mark.parametrize("mischief", [FORKS, MISCHIEF], ids=["forks", "hubs and descriptors"])
 def test_the_job_does_not_notice(run_ranks, plain, mischief):
     job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
     assert job.codes == [0, 0], job.errs

@@ -49,20 +49,6 @@ def script(tmp_path: Path, sockets: Path):
     return write
 
 
-def test_script_named_by_a_relative_path_is_that_script(script):
-    path = script(
-        "import os, sys\n"
-        "print(__file__, sys.argv, sys.path[0], globals().get('__cached__', 'absent'))\n"
-        "os.chdir('/')\n"
-        "print(open(__file__).readline())\n"
-        "raise ValueError('shows its line')\n",
-        "job/train.py",
-    )
-    plain, with_agent = both("../job/train.py", "--lr", "3", "-m", "--", "x", folder=path.parent)
-    assert plain.stdout.startswith(f"{path.parent}/")
-    same(plain, with_agent, 1)
-
-
 HOOK = """
 import sys
 def hook(kind, value, at):
@@ -170,31 +156,30 @@ WORK = "import sys\ndef told(queue): queue.put((__name__, sys.argv))\n"
 
 
 @pytest.fixture
-def program(script):
+def program(script, tmp_path):
     """The same program in each form in which Python takes one; what the command line calls it."""
 
     def write(form: str) -> tuple[str, ...]:
         source = script(TELLS_ALL, "program/__main__.py")
         script(WORK, "program/work.py")
-        folder = source.parent
         if form == "folder":
             return ("program",)
         if form == "archive":
-            zipapp.create_archive(folder, folder.parent / "app.pyz", interpreter="/usr/bin/env python3")
+            zipapp.create_archive(source.parent, tmp_path / "app.pyz", interpreter="/usr/bin/env python3")
             return ("./app.pyz",)
         script(WORK, "work.py")
         if form == "compiled":
-            py_compile.compile(str(source), str(folder.parent / "told.pyc"), doraise=True)
+            py_compile.compile(str(source), str(tmp_path / "told.pyc"), doraise=True)
             return ("told.pyc",)
         path = script(TELLS_ALL, "told.py")
-        return ("-m", "told") if form == "module" else (str(path),)
+        return ("-m", "told") if form == "module" else (f"../{path.parent.name}/told.py",)
 
     return write
 
 
 @pytest.mark.parametrize("form", ["script", "module", "folder", "archive", "compiled"])
 def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
-    plain, with_agent = both(*program(form), "fails", folder=tmp_path)
+    plain, with_agent = both(*program(form), "--lr", "3", "-m", "--", "x", folder=tmp_path)
     assert "__main__" in plain.stdout
     same(plain, with_agent, 1)
 
@@ -302,15 +287,9 @@ BYTES = "caf\udce9"
 @pytest.mark.parametrize(
     "environment", [{"TORCHELASTIC_RUN_ID": BYTES}, {"RANK": "9" * 5000}], ids=["bytes", "rank"]
 )
-def test_no_variable_of_a_launcher_ends_the_job(script, environment):
-    path = script(TRAINS)
-    _, with_agent = both(str(path), folder=path.parent, **{**PLACE, **environment})
-    assert (with_agent.returncode, with_agent.stdout, with_agent.stderr) == (0, "trained\n", "")
-
-
-def test_there_is_no_thread_before_torch_is_imported(script):
+def test_launchers_variables_end_no_job_and_start_no_thread_before_torch(script, environment):
     """Python warns of a fork beside threads, and no process with two enters a user namespace."""
     path = script("import os\nprint(len(os.listdir('/proc/self/task')))\n")
-    plain, with_agent = both(str(path), folder=path.parent, **PLACE)
+    plain, with_agent = both(str(path), folder=path.parent, **{**PLACE, **environment})
     assert plain.stdout == "1\n"
     same(plain, with_agent)
