@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -41,14 +42,10 @@ COUNTS_MESSAGES = """
 
     sent = Counter()
 
-    def count(name, put):
-        def counted(sender, message):
-            put(sender, message)
-            sent[type(message).__name__] += 1
-        setattr(Sender, name, counted)
+    def counted(put):
+        return lambda sender, message: (put(sender, message), sent.update([type(message).__name__]))
 
-    for name in ("put", "put_state"):
-        count(name, getattr(Sender, name))
+    Sender.put, Sender.put_state = map(counted, (Sender.put, Sender.put_state))
 """
 
 
@@ -67,14 +64,9 @@ class Finished:
     def of(self, kind: type[M], rank: int = 0) -> list[M]:
         return [m for m in self.messages if isinstance(m, kind) and getattr(m, "rank", None) == rank]
 
-    def steps(self, rank: int = 0) -> list[StepTotals]:
-        return self.of(StepTotals, rank)
-
-    def details(self, rank: int = 0) -> list[StepDetail]:
-        return self.of(StepDetail, rank)
-
-    def notices(self, rank: int = 0) -> list[Notice]:
-        return self.of(Notice, rank)
+    steps = partialmethod(of, StepTotals)
+    details = partialmethod(of, StepDetail)
+    notices = partialmethod(of, Notice)
 
     def info(self, rank: int = 0) -> RankInfo:
         return self.of(RankInfo, rank)[-1]

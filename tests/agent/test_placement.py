@@ -15,19 +15,19 @@ TORCHRUN = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "MASTER_ADDR": "
             "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}  # fmt: skip
 SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "77",
          "SLURM_STEP_ID": "0"}  # fmt: skip
-LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun", "srun"])
 ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}  # Ranks 8 to 11 are here
 NODES = {**ON_NODE, "GROUP_WORLD_SIZE": "4"}
 DEALT_OUT = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4",
              "SLURM_PROCID": "9", "SLURM_DISTRIBUTION": "cyclic"}  # fmt: skip
 
 
-@LAUNCHERS
-def test_first_rank_of_a_node_starts_its_hub(environ):
+@pytest.mark.parametrize(
+    ("environ", "local"), [(TORCHRUN, "LOCAL_RANK"), (SLURM, "SLURM_LOCALID")], ids=["torchrun", "srun"]
+)
+def test_first_rank_of_a_node_starts_its_hub(environ, local):
     place = placement.from_environment(environ)
     assert (place.rank, place.local_rank, place.world_size) == (9, 1, 16)
     assert (place.host, place.starts_hub) == (socket.gethostname(), False)
-    local = "LOCAL_RANK" if "RANK" in environ else "SLURM_LOCALID"
     assert placement.from_environment({**environ, local: "0"}).starts_hub
 
 
@@ -47,15 +47,18 @@ def test_without_rank_and_world_size_there_is_no_place(environ):
     assert placement.from_environment(environ) is None
 
 
-@LAUNCHERS
-def test_ranks_of_a_job_share_a_key_of_their_own(environ):
-    own = [name for name in environ if name.endswith(("RANK", "PROCID", "LOCALID"))]
-    keys = {placement.job_key({**environ, **dict.fromkeys(own, str(rank))}) for rank in range(8)}
-    assert len(keys) == 1
-    shared = [name for name in environ if name not in own and not name.endswith(("SIZE", "NTASKS"))]
-    for name in shared:
-        keys.add(placement.job_key({**environ, name: "12345"}))
-    assert len(keys) == 1 + len(shared)
+@pytest.mark.parametrize(
+    ("environ", "own", "shared"),
+    [
+        (TORCHRUN, ("RANK", "LOCAL_RANK"), ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")),
+        (SLURM, ("SLURM_PROCID", "SLURM_LOCALID"), ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+    ],
+    ids=["torchrun", "srun"],
+)
+def test_ranks_of_a_job_share_a_key_of_their_own(environ, own, shared):
+    of_ranks = {placement.job_key({**environ, **dict.fromkeys(own, str(rank))}) for rank in range(8)}
+    others = {placement.job_key({**environ, name: "12345"}) for name in shared}
+    assert (len(of_ranks), len(of_ranks | others)) == (1, 1 + len(shared))
 
 
 @pytest.mark.parametrize(

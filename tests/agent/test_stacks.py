@@ -3,7 +3,6 @@
 import textwrap
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +28,9 @@ def of_file(path, name, body):
 
 
 @contextmanager
-def thread_in(*functions) -> Iterator[int]:
+def thread_in(first, *others):
     """A thread that stands in the last of these, each of which is called by the one before."""
     there, leave = threading.Event(), threading.Event()
-    first, *others = functions
     thread = threading.Thread(target=first, args=(*others, there, leave))
     thread.start()
     assert there.wait(60)
@@ -41,10 +39,6 @@ def thread_in(*functions) -> Iterator[int]:
     finally:
         leave.set()
         thread.join()
-
-
-def lines(sampler):
-    return sampler.take(0, S).lines
 
 
 HIDDEN = {
@@ -71,7 +65,7 @@ def test_innermost_frame_outside_torch_and_the_library_is_named(file, inner):
     sampler = StackSampler(HERE)
     with thread_in(of_file(file, "load", CALLS), of_file(HIDDEN[inner], "inner", STAYS)) as thread:
         sampler.sample(thread, 0)
-    assert lines(sampler) == (StackLine(NAMED[file], 1, 0),)
+    assert sampler.take(0, S).lines == (StackLine(NAMED[file], 1, 0),)
 
 
 def test_thread_stands_where_it_sleeps_but_not_in_torch():
@@ -81,7 +75,7 @@ def test_thread_stands_where_it_sleeps_but_not_in_torch():
         with thread_in(collate, of_file(HIDDEN[inner], "inner", STAYS)) as thread:
             sampler.sample(thread, 0, asleep=True)
             sampler.sample(thread, 0)
-        assert lines(sampler) == (StackLine("train.py:2 in collate", 2, asleep),)
+        assert sampler.take(0, S).lines == (StackLine("train.py:2 in collate", 2, asleep),)
 
 
 def test_message_has_the_most_frequent_lines_of_each_second():
@@ -112,7 +106,7 @@ def test_variables_of_a_sampled_function_are_released_at_its_end():
         del tensor
         assert alive() is not None
     assert alive() is None
-    assert lines(sampler)
+    assert sampler.take(0, S).lines
 
 
 JOB = f"""

@@ -80,12 +80,14 @@ def test_both_ranks_write_a_trace_of_the_same_steps(shared, dashboard, watch):
 @pytest.mark.parametrize("first", ["job", "capture"])
 def test_jobs_own_profiler_goes_first(shared, dashboard, first):
 
-    def until_both_made(name):
-        dashboard.until(lambda _: all((shared.folder / name.format(rank)).exists() for rank in (0, 1)))
+    def files(name):
+        return [shared.folder / name.format(rank) for rank in (0, 1)]
 
-    for rank in (0, 1):
-        (shared.folder / f"profiling{rank}").unlink(missing_ok=True)
-        (shared.folder / f"own{rank}.json").unlink(missing_ok=True)
+    def until_both_made(name):
+        dashboard.until(lambda _: all(path.exists() for path in files(name)))
+
+    for path in (*files("profiling{}"), *files("own{}.json")):
+        path.unlink(missing_ok=True)
     profile = shared.folder / "profile"
     if first == "job":
         profile.touch()

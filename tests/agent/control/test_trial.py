@@ -1,4 +1,4 @@
-"""A trial on one rank: what is tried is in force for its steps, and is taken back whatever happens."""
+"""A trial on one rank is taken back whatever happens. What it does to a job: test_trial_in_job."""
 
 from types import SimpleNamespace
 
@@ -7,14 +7,13 @@ import torch
 
 from overlaptop.agent.control import delay
 from overlaptop.agent.control.action import SettingAction
-from overlaptop.agent.control.delay import DelayTrial, HostDelay, make_delay
+from overlaptop.agent.control.delay import make_delay
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from tests.agent.control.conftest import ENDED
 from tests.processes import eventually
 
 STEPS = 5
-SWITCH = "trial, transitional"
 DEPTH = Knob("depth", 1, "1", "1", 0, 9)
 
 
@@ -41,22 +40,6 @@ class Setting(SettingAction):
         self.abandoned = True
 
 
-def trained(job):
-    """The value in each step from before the agreed one to behind the trial, and how the step is marked."""
-    seen, values = {}, job.action.values
-
-    def train():
-        job.train()
-        seen[job.step] = values[-1]
-
-    eventually(lambda: (job.reported and job.last[0] in ENDED) or train())
-    job.join()
-    for _ in range(STEPS):
-        train()
-    first = job.reports[-1].step
-    return [(seen[step], job.executor.marks.of(step)) for step in range(first - 1, first + STEPS + 4)]
-
-
 @pytest.fixture
 def try_3(make_job):
     def start(**options):
@@ -66,18 +49,6 @@ def try_3(make_job):
         return job
 
     return start
-
-
-def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
-    job = try_3()
-    assert trained(job) == [
-        (1, ""), (3, SWITCH), *[(3, "trial")] * (STEPS - 1), (1, SWITCH), *[(1, "")] * 3,
-    ]  # fmt: skip
-    first = job.reports[-1].step
-    assert [state for state, step, _ in job.reported if step == first] == ["agreed", "trying", "tried"]
-    report = job.reports[-1]
-    assert report.text == f"depth 1 → 3 at step {first}, back at step {first + STEPS}"
-    assert (report.old, report.new) == ("1", "3")
 
 
 @pytest.mark.parametrize(
@@ -104,31 +75,6 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     assert job.step == first + STEPS
     job.wait_for("tried")
     eventually(lambda: barrier.on_disabled is None or boundary())
-
-
-class Noted(HostDelay):
-    def __call__(self):
-        self._timed_ns.append(2_000_000)
-
-
-def test_one_rank_is_delayed_and_all_ranks_mark_the_steps(make_job):
-    capture = commands.make(commands.CAPTURE, {"steps": 2})  # whose action is the trial here
-    delayed, other = (
-        make_job(DelayTrial(delay, "its host", 2_000_000, STEPS)) for delay in (Noted(2_000_000), None)
-    )
-    for job in (delayed, other):
-        job.receive(capture)
-        job.train_until("tried")
-        for _ in range(STEPS):
-            job.train()
-        first = job.reports[-1].step
-        assert [job.executor.marks.of(first + n) for n in range(-1, STEPS + 1)] == [
-            "", *["trial"] * STEPS, "",
-        ]  # fmt: skip
-    assert len(delayed.action._delay._timed_ns) == STEPS
-    assert delayed.last[2] == "its host was delayed by 2 ms a step, in 5 steps"
-    assert (delayed.reports[-1].old, delayed.reports[-1].new) == ("0", "2000000")
-    assert other.last[2] == ""
 
 
 def test_delay_is_of_the_named_rank_and_refused_near_a_timeout(monkeypatch):
