@@ -7,10 +7,10 @@ import pytest
 
 @pytest.fixture
 def train_twice(run_ranks):
-    def train(job, nproc, steps, changes, *variants, backend="gloo"):
+    def train(which, nproc, steps, changes, *variants, backend="gloo"):
         done = run_ranks(
-            Path(__file__).with_name(f"{job}_job.py"), nproc=nproc, agent=False, listen=False,
-            forked=backend == "gloo", arguments=(backend, str(steps), str(changes), *variants),
+            Path(__file__).with_name("changed_job.py"), nproc=nproc, agent=False, listen=False,
+            forked=backend == "gloo", arguments=(which, backend, str(steps), str(changes), *variants),
         )  # fmt: skip
         assert done.codes == [0] * nproc, done.errs
         assert done.outs == [f"{backend}\n"] * nproc

@@ -11,7 +11,7 @@ BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 
 
 def test_ranks_train_to_the_same_bits_with_any_bucket_sizes(train_twice):
-    train_twice("rebucket", 2, 31, 6)
+    train_twice("ddp", 2, 31, 6)
 
 
 def test_ranks_send_their_knobs_to_each_new_hub(shared, watch):

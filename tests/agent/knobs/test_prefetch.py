@@ -11,7 +11,7 @@ from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass, depth_o
 
 
 def test_ranks_train_to_the_same_bits_at_any_depth(train_twice):
-    train_twice("prefetch", 2, 12, 2)
+    train_twice("fsdp", 2, 12, 2)
 
 
 BUNDLED = """
