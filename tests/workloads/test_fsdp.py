@@ -2,6 +2,8 @@
 
 import json
 
+from tests.agent.conftest import run_job
+
 SCRIPT = """
 import json, sys
 from torch.distributed.fsdp import FSDPModule
@@ -33,9 +35,10 @@ ASKED = {
 """By depths: whom the root and each block ask for in forward, and in backward."""
 
 
-def test_each_unit_asks_for_as_many_units_ahead_as_wanted(run_warm, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = run_warm(script, [json.dumps(list(ASKED))], tmp_path, 0)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == list(ASKED.values())
+def test_each_unit_asks_for_as_many_units_ahead_as_wanted(warm, tmp_path):
+    depths = json.dumps(list(ASKED))
+    done = run_job(
+        warm, tmp_path, SCRIPT, nproc=1, agent=False, listen=False, arguments=(depths,), forked=True
+    )
+    assert done.codes == [0], done.errs
+    assert done.outs[0].splitlines() == list(ASKED.values())

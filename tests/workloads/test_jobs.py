@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from overlaptop.workloads.catalog import DDP, find
+from tests.agent.conftest import run_job
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -18,17 +19,24 @@ DDP_RUN = ["ddp", *TINY_GPT, "--bucket-cap-mb", "0.05", "--losses", "results"]
 MATMUL_RUN = ["allreduce_matmul", *TINY_MATMUL, "--figures", "results"]
 
 
+def run(warm, folder, workload, *options, ranks=2):
+    return run_job(
+        warm, folder, find(workload).path, nproc=ranks, agent=False, listen=False, launched=ranks > 1,
+        arguments=options, forked=True,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def results(run_warm, tmp_path_factory):
+def results(warm, tmp_path_factory):
     """``results(words)``: what a job writes for each step, and its folder; equal means to the last bit."""
 
-    def run_job(workload, *options):
+    def results_of(workload, *options):
         folder = tmp_path_factory.mktemp(workload)
-        done = run_warm(find(workload).path, [*options, "--steps", str(STEPS)], folder, 2)
-        assert done.returncode == 0, done.stderr
+        done = run(warm, folder, workload, *options, "--steps", str(STEPS))
+        assert done.codes == [0, 0], done.errs
         return (folder / "results").read_text(), folder
 
-    return functools.cache(run_job)
+    return functools.cache(results_of)
 
 
 def losses(folder, rank):
@@ -57,22 +65,22 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, run, results):
         )
 
 
-def test_fault_takes_its_share_of_steps_that_the_job_marks(run_warm, tmp_path):
-    run = shlex.join(["tensor_parallel", *ON_CPU, *shlex.split(TINY_TENSOR), "--data-ms", "50"])
-    words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", run]
-    done = run_warm(find("faults").path, [*words, "--late-rank", "0"], tmp_path, 0)
-    assert done.returncode == 0, done.stderr
+def test_fault_takes_its_share_of_steps_that_the_job_marks(warm, tmp_path):
+    job = shlex.join(["tensor_parallel", *ON_CPU, *shlex.split(TINY_TENSOR), "--data-ms", "50"])
+    words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", job]
+    done = run(warm, tmp_path, "faults", *words, "--late-rank", "0", ranks=1)
+    assert done.codes == [0], done.errs
     lost_ns = {step: note["lost_ns"] for step, note in losses(tmp_path, 0).items() if note["lost_ns"]}
     assert [*lost_ns] == [2, 3, 4, 5]
     assert min(lost_ns.values()) > 50_000_000
 
 
 # What else is refused: tests/launch/test_local.py.
-def test_what_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path):
+def test_what_cannot_run_here_is_one_clear_line_and_status_2(warm, tmp_path):
     options = ["--late-rank", "0", "--workload", "pipeline --mode gpipe", "--device", "cpu"]
-    done = run_warm(find("faults").path, options, tmp_path, 0)
-    assert done.returncode == 2
-    assert done.stderr == "faults.py: error: --workload: a pipeline needs two ranks\n"
+    done = run(warm, tmp_path, "faults", *options, ranks=1)
+    said = "faults.py: error: --workload: a pipeline needs two ranks\n"
+    assert (done.codes, done.errs) == ([2], [said])
 
 
 @pytest.mark.parametrize("slower_from", [None, 10, 100])

@@ -63,12 +63,12 @@ class CommandedRank:
     about its knobs, is its action.
     """
 
-    def __init__(self, action=None, knobs=(), *, allowed=True, measured=True, speaks=True):
+    def __init__(self, action=None, knobs=(), *, allowed=True, measured=True):
         self.step, self.action = 10, action or Recording()
         self.notices, self.states = [], []
         self.paces = set()  # The steps at which it was asked how far it is
         self.executor = CommandExecutor(
-            RankPlacement("job-1", 3, 3, 4, "here", starts_hub=speaks),
+            RankPlacement("job-1", 3, 3, 4, "here", starts_hub=True),
             knobs,
             allowed=allowed,
             pace=self.pace if measured else lambda: None,

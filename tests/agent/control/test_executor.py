@@ -120,9 +120,8 @@ def test_failed_action_is_reported_and_abandoned(make_job, action, words):
     assert len(action.seen) == (action.fails_at or action.steps)
 
 
-@pytest.mark.parametrize("speaks", [True, False])
-def test_change_reports_both_values_and_marks_its_steps(make_job, speaks):
-    job = make_job(Changing(steps=3, result="depth 1 -> 2"), speaks=speaks)
+def test_change_reports_both_values_and_marks_its_steps(make_job):
+    job = make_job(Changing(steps=3, result="depth 1 -> 2"))
     command = capture()
     job.receive(command)
     job.train_until("changed")
@@ -135,7 +134,7 @@ def test_change_reports_both_values_and_marks_its_steps(make_job, speaks):
     marks = [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)]
     assert marks == [False, True, True, False, False]
     told = [f"capture (steps 2), asked by {command.by}", f"depth 1 -> 2, asked by {command.by}"]
-    assert [text for _, text in job.notices] == (told if speaks else [])
+    assert [text for _, text in job.notices] == told
 
 
 @pytest.mark.parametrize("state", ["accepted", "recording", "writing"])

@@ -14,7 +14,7 @@ TELLS = """
 import json, os, pathlib, sys
 path, *words = map(pathlib.Path, sys.argv[1:])
 descriptors = [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]
-told = list(map(str, words)), dict(os.environ), descriptors
+told = os.getpid(), list(map(str, words)), dict(os.environ), descriptors
 path.with_suffix(".part").write_text(json.dumps(told))
 path.with_suffix(".part").rename(path)
 """
@@ -32,14 +32,10 @@ def no_child_is_announced():
 def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path):
     told, words = tmp_path / "told", ["two words", 'quo"tes', "ä"]
     start_detached([sys.executable, "-I", "-c", TELLS, str(told), *words], {"ONE": "a=b ä"})
-
-    def has_told():
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
-        return told.exists()
-
-    eventually(has_told)
-    arguments, variables, descriptors = json.loads(told.read_text())
+    eventually(told.exists)
+    pid, arguments, variables, descriptors = json.loads(told.read_text())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
     assert (arguments, descriptors) == (words, ["/dev/null"] * 3)
     assert variables.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own
     assert variables == {"ONE": "a=b ä"}

@@ -113,21 +113,16 @@ FORKS = """
 """
 
 
-@pytest.fixture(scope="module")
-def plain(run_ranks_once):
-    done = run_ranks_once(JOB.replace("MISCHIEF", "    yield"), agent=False, forked=True)
-    assert done.codes == [0, 0], done.errs
-    assert [len(out) for out in done.outs] == [65, 65]
-    return done
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mischief", [FORKS, MISCHIEF], ids=["forks", "hubs and descriptors"])
-def test_the_job_does_not_notice(run_ranks, plain, mischief):
-    job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
-    assert job.codes == [0, 0], job.errs
-    assert job.outs == plain.outs
-    assert not any("Traceback" in err for err in job.errs), job.errs
+def test_the_job_does_not_notice(run_ranks):
+    plain = run_ranks(JOB.replace("MISCHIEF", "    yield"), agent=False, forked=True)
+    assert plain.codes == [0, 0], plain.errs
+    assert [len(out) for out in plain.outs] == [65, 65]
+    for mischief in (FORKS, MISCHIEF):
+        job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
+        assert job.codes == [0, 0], job.errs
+        assert job.outs == plain.outs
+        assert not any("Traceback" in err for err in job.errs), job.errs
 
 
 def test_job_may_close_all_descriptors(run_ranks, tmp_path):
@@ -153,11 +148,9 @@ def test_job_may_close_all_descriptors(run_ranks, tmp_path):
         forked=True,
         arguments=(str(tmp_path),),
     )
-    assert job.codes == [0], job.errs
-    assert job.outs == ["0\n"]
+    assert (job.codes, job.outs, job.errs) == ([0], ["0\n"], [""])
     # The line was lost twice and found again: the last steps are there.
     assert job.steps()[-1].step == 58
-    assert job.errs == [""]
 
 
 # Rank 0 ends while its all-reduce still waits for rank 1: gloo's thread then finishes it when Python has
@@ -185,33 +178,30 @@ def test_job_may_end_with_a_collective_under_way(run_ranks):
     assert job.logged == []
 
 
+SPAWNS = """
+    import os, time
+    import torch, torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    def rank_main(rank, world):
+        import overlaptop.agent
+        overlaptop.agent.attach()
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+        for step in range(5):
+            overlaptop.agent.step()
+            dist.all_reduce(torch.ones(8))
+            time.sleep(0.05)
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            os.environ.pop(name, None)
+        mp.spawn(rank_main, (2,), nprocs=2)
+"""
+
+
 def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks):
-    job = run_ranks(
-        """
-        import os, time
-        import torch, torch.distributed as dist
-        import torch.multiprocessing as mp
-
-        def rank_main(rank, world):
-            import overlaptop.agent
-            overlaptop.agent.attach()
-            dist.init_process_group("gloo", rank=rank, world_size=world)
-            for step in range(5):
-                overlaptop.agent.step()
-                dist.all_reduce(torch.ones(8))
-                time.sleep(0.05)
-            dist.destroy_process_group()
-
-        if __name__ == "__main__":
-            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-                os.environ.pop(name, None)
-            mp.spawn(rank_main, (2,), nprocs=2)
-        """,
-        nproc=1,
-        agent=False,
-        forked=True,
-    )
+    job = run_ranks(SPAWNS, nproc=1, agent=False, forked=True)
     assert job.codes == [0], job.errs
     assert [len(job.steps(rank)) for rank in (0, 1)] == [4, 4]
-    assert job.info(1).world_size == 2
-    assert job.info(0).backend == "gloo"
+    assert (job.info(1).world_size, job.info(0).backend) == (2, "gloo")
