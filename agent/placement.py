@@ -199,7 +199,8 @@ def node_count(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) ->
         return None
     if environ.get("WORLD_SIZE") == environ["LOCAL_WORLD_SIZE"]:
         return 1
-    if _dealt_out(environ):
+    by_slurm = "TORCHELASTIC_RUN_ID" not in environ and environ.get("SLURM_PROCID") == environ["RANK"]
+    if by_slurm and not environ.get("SLURM_DISTRIBUTION", "block").startswith("block"):
         return None
     first = rank - local_rank
     if all(first <= each < first + local_world_size for each in members):
@@ -209,12 +210,6 @@ def node_count(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) ->
         return None  # torchrun may have started unlike numbers of ranks on the nodes
     by_node = Counter(each // local_world_size for each in members)
     return len(by_node) if len(set(by_node.values())) == 1 else None
-
-
-def _dealt_out(environ: Mapping[str, str]) -> bool:
-    """Whether SLURM numbered the ranks and may have put neighbours on different nodes."""
-    by_slurm = "TORCHELASTIC_RUN_ID" not in environ and environ.get("SLURM_PROCID") == environ["RANK"]
-    return by_slurm and not environ.get("SLURM_DISTRIBUTION", "block").startswith("block")
 
 
 def working_directory() -> Path:

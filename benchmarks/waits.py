@@ -3,11 +3,11 @@
     python benchmarks/waits.py [--by sleep,compute,gc,loader] [--shares 0.05,0.2,1] [--device cuda]
         [--workload "ddp --layers 2"]
 
-Each case is a job of `workloads/faults.py`, whose last rank loses a share of each step, beside ``overlaptop
---json --detail``. Every rank writes down when it comes to communicate. "came later" is by how much the late
-rank came after the first one, "found" how long that one waited in the step's first collective, both less
-the usual value before the fault. "stated" is the records' own error. Waits are right where the difference
-is no more than 5 %, the stated error, or the noise (two standard errors).
+Each case is a job of `jobs/recorded_faults.py`, whose last rank loses a share of each step, beside
+``overlaptop --json --detail``. Every rank writes down when it comes to communicate. "came later" is by how
+much the late rank came after the first one, "found" how long that one waited in the step's first
+collective, both less the usual value before the fault. "stated" is the records' own error. Waits are right
+where the difference is no more than 5 %, the stated error, or the noise (two standard errors).
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from pairs import UNKNOWN, number, options_of, print_head, print_row
-from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun, why_it_failed
+from torchrun import RECORDS, ROOT, job_folder, running, torchrun, why_it_failed
 
 RIGHT_WITHIN = 0.05
 UNTOUCHED_STEPS, SETTLED_STEPS = 100, 3
@@ -57,9 +57,9 @@ def row(by: str, share: str, options: argparse.Namespace) -> list[str]:
     with job_folder() as folder:
         paths = [folder / "lost" / f"rank-{rank}.jsonl" for rank in range(options.ranks)]
         command = torchrun(
-            options.ranks, WORKLOADS / "faults.py", "--by", by, "--share", share, "--device",
-            options.device, "--late-rank", str(late_rank), "--untouched", str(UNTOUCHED_STEPS), "--record",
-            str(folder / "lost"), "--workload", options.workload,
+            options.ranks, ROOT / "benchmarks/jobs/recorded_faults.py", folder / "lost", "--by", by,
+            "--share", share, "--device", options.device, "--late-rank", str(late_rank), "--untouched",
+            str(UNTOUCHED_STEPS), "--workload", options.workload,
         )  # fmt: skip
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         environment = os.environ | {"OMP_NUM_THREADS": "1"}

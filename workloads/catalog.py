@@ -16,7 +16,6 @@ from overlaptop.workloads.options import (
     common,
     count,
     gpt,
-    new_folder,
     non_negative_float,
     positive_float,
     positive_int,
@@ -354,7 +353,6 @@ FAULTS = bundled(
     ),
     Option("--share", "what it loses, as a share of an untouched step", positive_float, "S", default=0.2),
     Option("--untouched", "steps before the fault begins", positive_int, "N", default=30),
-    Option("--record", "a folder for what each step has lost: rank-1.jsonl", new_folder, "FOLDER"),
     Option("--steps", "stop after N steps; 0: as the workload says", count, "N", default=0),
     Option(
         "--device", "of a bundled workload; auto: a GPU where there is one",

@@ -13,7 +13,6 @@ from step to step, and nobody is to blame. On a CPU the lanes show phases and no
 
 import contextlib
 import gc
-import json
 import math
 import os
 import random
@@ -21,13 +20,10 @@ import runpy
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -42,11 +38,6 @@ PRODUCT = 4096  # Rows and columns of the matrices of ``compute`` on a GPU; a si
 COLLECTION_NS = 50_000_000  # Longest single garbage collection; several make up a longer loss
 NICE_STEP = 1.25  # CPU share ratio of one step of niceness: sched_prio_to_weight in kernel/sched/core.c
 MAX_NICE = 19
-COLLECTIVES = (
-    "allreduce_", "allreduce_coalesced_", "alltoall_base_", "broadcast_", "_allgather_base_",
-    "_reduce_scatter_base_",
-)  # fmt: skip
-"""c10d operations that begin a step's communication in the bundled workloads."""
 SPIN = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # it ends with the rank
@@ -171,19 +162,6 @@ class Cpus(Cause):
         del lose_ns
 
 
-Moment = int | torch.cuda.Event  # Unix time in ns, or a moment on the GPU's timeline
-
-
-@dataclass(slots=True)
-class Record:
-    """One step of this rank."""
-
-    step: int
-    began: Moment | None = None  # Start of the loss; None: nothing was lost, or time is lost continuously
-    ended: Moment | None = None
-    arrived: Moment | None = None  # When the rank came to communicate; see `Injector.install`
-
-
 class Injector:
     """Finds the steps of the workload, and makes it lose time from some step on."""
 
@@ -207,24 +185,11 @@ class Injector:
         self._has_modules = self._marks_steps = False
         self._depth = 0  # Of modules' forward passes in each other
         self._optimizer: object = None
-        self._file: Any = None
-        self._record: Record | None = None  # This step's record, until its first forward pass is over
-        self._unwritten: deque[Record] = deque()
-        self._anchor: tuple[torch.cuda.Event, int] | None = None
-        """A moment on the GPU's timeline, and its Unix time in ns."""
 
-    def install(self, folder: Path | None) -> None:
-        """Hook torch. ``folder``: for ``rank-1.jsonl``, with each step's loss (null: time is lost
-        continuously) and the time when the rank came to communicate.
-
-        On a GPU that time is the first collective. On a CPU, where the agent hooks collectives, it is the
-        end of the first forward pass, or without one the step's beginning or the loss's end.
-        """
+    def install(self) -> None:
         register_optimizer_step_post_hook(self._stepped)
         register_module_forward_pre_hook(self._forward_begins)
         register_module_forward_hook(self._forwarded)
-        if self._on_gpu and folder is not None:
-            self._hook_collectives()
         mark = overlaptop.agent.step
 
         def marked() -> None:
@@ -235,9 +200,6 @@ class Injector:
             self._boundary()
 
         overlaptop.agent.step = marked
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
 
     def _stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         self._optimizer = self._optimizer or optimizer
@@ -252,29 +214,9 @@ class Injector:
         self._depth -= 1
         if self._owed:
             self._lose()
-        if not self._depth and not self._on_gpu:
-            self._arrive()
-
-    def _hook_collectives(self) -> None:
-        # No public function sees the collectives of DDP's reducer.
-        key = torch._C.DispatchKey.BackendSelect  # noqa: SLF001
-        after = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
-        self._library = torch.library.Library("c10d", "IMPL")
-
-        def noting(op: Any) -> Callable[..., Any]:
-            def kernel(keys: Any, *args: Any) -> Any:
-                self._arrive()
-                return op._handle.redispatch_boxed(keys & after, *args)  # noqa: SLF001
-
-            return kernel
-
-        for name in COLLECTIVES:
-            op = getattr(torch.ops.c10d, name).default
-            self._library.impl(name, noting(op), "BackendSelect", with_keyset=True)
 
     def _boundary(self) -> None:
         self._step += 1
-        self._record = Record(self._step)
         if self._cause is not None:
             if not self._lose_ns:
                 self._ended_ns.append(time.perf_counter_ns())
@@ -283,8 +225,6 @@ class Injector:
             self._owed = True
             if not (self._cause.in_forward and self._has_modules):
                 self._lose()
-        if not self._has_modules and not self._on_gpu:
-            self._arrive()
 
     def _calibrate(self) -> None:
         assert self._cause is not None
@@ -309,49 +249,15 @@ class Injector:
         if self._uneven:
             draw = random.Random(f"{self._rank} {self._step}").random()  # noqa: S311
             lose_ns = round(2 * lose_ns * draw)
-        began = self._now()
+        self._lose_now(lose_ns)
+
+    def _lose_now(self, lose_ns: int) -> None:
+        assert self._cause is not None
         self._cause.lose(lose_ns)
-        if self._record is not None and not isinstance(self._cause, Cpus):
-            self._record.began, self._record.ended = began, self._now()
-
-    def _arrive(self) -> None:
-        if self._record is None or self._file is None:
-            return
-        self._record.arrived = self._now()
-        self._unwritten.append(self._record)
-        self._record = None
-        while self._unwritten:
-            record = self._unwritten[0]
-            if isinstance(record.arrived, torch.cuda.Event) and not record.arrived.query():
-                break
-            self._unwritten.popleft()
-            lost_ns: int | None = None if isinstance(self._cause, Cpus) and self._lose_ns else 0
-            if record.began is not None:
-                lost_ns = self._unix_ns(record.ended) - self._unix_ns(record.began)
-            arrived_ns = self._unix_ns(record.arrived)
-            line = {"step": record.step, "lost_ns": lost_ns, "arrived_ns": arrived_ns}
-            self._file.write(json.dumps(line) + "\n")
-
-    def _now(self) -> Moment:
-        if not self._on_gpu:
-            return time.time_ns()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        if self._anchor is None:
-            event.synchronize()
-            self._anchor = event, time.time_ns()
-        return event
-
-    def _unix_ns(self, moment: Moment | None) -> int:
-        if isinstance(moment, int):
-            return moment
-        assert moment is not None
-        assert self._anchor is not None
-        event, at_ns = self._anchor
-        return at_ns + round(float(event.elapsed_time(moment)) * 1e6)
 
 
-def main() -> None:
+def main(injector: Callable[..., Injector] = Injector) -> None:
+    """Run what this process's command line says; ``injector``: of what kind."""
     parser = FAULTS.parser()
     options = parser.parse_args()
     complete(FAULTS.options, options, "cpu")
@@ -369,8 +275,7 @@ def main() -> None:
     }  # fmt: skip
     late = uneven or int(os.environ.get("RANK", "0")) == options.late_rank
     cause = causes[options.by]() if late else None
-    injector = Injector(cause, options.share, options.untouched, uneven=uneven, device=device)
-    injector.install(options.record)
+    injector(cause, options.share, options.untouched, uneven=uneven, device=device).install()
     sys.argv = [run.path, *run.words]
     sys.path[0] = str(Path(run.path).absolute().parent)
     runpy.run_path(run.path, run_name="__main__")

@@ -80,13 +80,6 @@ def new_file(text: str) -> Path:
     return path
 
 
-def new_folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir() and (path.exists() or not path.absolute().parent.is_dir()):
-        raise argparse.ArgumentTypeError(f"no folder can be made at {text!r}")
-    return path
-
-
 def command(text: str) -> str:
     try:
         words = shlex.split(text)

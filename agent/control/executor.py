@@ -306,9 +306,8 @@ class CommandExecutor:
             self._notice("info", f"{outcome.text}, asked by {command.by}")
 
     def present_pace(self) -> StepProgress:
-        """Return this rank's progress; a command is accepted only after a measured step."""
         pace = self._pace()
-        assert pace is not None, "asked before the command was accepted"
+        assert pace is not None, "a command is accepted only after a measured step"
         return pace
 
     def done(self, execution: LocalExecution) -> None:

@@ -201,22 +201,22 @@ class PrefetchAction(SettingAction):
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "the script's own lists need no order"
             self._pass.apply(self._depth, order)
-            self._done(step)
+        elif not self._set_known_lists():
+            self._knobs.learn(self._pass.name)
+            self._learns = True
             return True
+        self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
+        return True
+
+    def _set_known_lists(self) -> bool:
+        """Set lists that need no order, if the wanted ones are such lists."""
         self._before, self._was = self._pass.snapshot(), describe(self._pass.depth)
         if self._back_to is not None:
             self._pass.put_back(self._back_to)
-            self._done(step)
-            return True
-        if self._depth is not None and self._depth == self._pass.depth:
-            self._done(step)
-            return False
-        if self._depth is None or self._depth == self._pass.original:
+        elif self._depth is None or self._depth == self._pass.original:
             self._pass.restore()
-            self._done(step)
-            return True
-        self._knobs.learn(self._pass.name)
-        self._learns = True
+        else:
+            return self._depth == self._pass.depth
         return True
 
     def undoing(self) -> "PrefetchAction":
@@ -225,9 +225,6 @@ class PrefetchAction(SettingAction):
     def abandon(self) -> None:
         """Stop learning. Lists that are set stay, as on the other ranks."""
         self._knobs.forget()
-
-    def _done(self, step: int) -> None:
-        self.changes(self._pass.knob, self._was, describe(self._pass.depth), step)
 
     def _lacks_memory(self) -> str:
         import torch

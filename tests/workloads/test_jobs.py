@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +20,12 @@ DDP_RUN = ["ddp", *TINY_GPT, "--bucket-cap-mb", "0.05", "--losses", "results"]
 MATMUL_RUN = ["allreduce_matmul", *TINY_MATMUL, "--figures", "results"]
 
 
-def run(warm, folder, workload, *options, ranks=2):
+FAULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs" / "recorded_faults.py"
+
+
+def run(warm, folder, script, *options, ranks=2):
     return run_job(
-        warm, folder, find(workload).path, nproc=ranks, agent=False, listen=False, launched=ranks > 1,
+        warm, folder, script, nproc=ranks, agent=False, listen=False, launched=ranks > 1,
         arguments=options, forked=True,
     )  # fmt: skip
 
@@ -31,8 +35,9 @@ def results(warm, tmp_path_factory):
     """``results(words)``: what a job writes for each step, and its folder; equal means to the last bit."""
 
     def results_of(workload, *options):
-        folder = tmp_path_factory.mktemp(workload)
-        done = run(warm, folder, workload, *options, "--steps", str(STEPS))
+        folder = tmp_path_factory.mktemp("job")
+        script = FAULTS if workload == "faults" else find(workload).path
+        done = run(warm, folder, script, *options, "--steps", str(STEPS))
         assert done.codes == [0, 0], done.errs
         return (folder / "results").read_text(), folder
 
@@ -49,8 +54,8 @@ def losses(folder, rank):
     [*((by, DDP_RUN) for by in ("sleep", "compute", "gc", "batches")), ("loader", MATMUL_RUN)],
 )
 def test_a_fault_makes_one_rank_late_and_changes_no_result(by, run, results):
-    faulty = ["--by", by, "--untouched", "4", "--record", "lost", "--device", "cpu", "--share", "1"]
-    done, folder = results("faults", *faulty, "--workload", shlex.join(run))
+    faulty = ["--by", by, "--untouched", "4", "--device", "cpu", "--share", "1"]
+    done, folder = results("faults", "lost", *faulty, "--workload", shlex.join(run))
     assert done == results(*run)[0]
     for rank in (0, 1):
         notes = losses(folder, rank)
@@ -67,8 +72,8 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, run, results):
 
 def test_fault_takes_its_share_of_steps_that_the_job_marks(warm, tmp_path):
     job = shlex.join(["tensor_parallel", *ON_CPU, *shlex.split(TINY_TENSOR), "--data-ms", "50"])
-    words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", job]
-    done = run(warm, tmp_path, "faults", *words, "--late-rank", "0", ranks=1)
+    words = ["--untouched", "1", "--share", "1", "--steps", "5", "--workload", job]
+    done = run(warm, tmp_path, FAULTS, "lost", *words, "--late-rank", "0", ranks=1)
     assert done.codes == [0], done.errs
     lost_ns = {step: note["lost_ns"] for step, note in losses(tmp_path, 0).items() if note["lost_ns"]}
     assert [*lost_ns] == [2, 3, 4, 5]
@@ -78,7 +83,7 @@ def test_fault_takes_its_share_of_steps_that_the_job_marks(warm, tmp_path):
 # What else is refused: tests/launch/test_local.py.
 def test_what_cannot_run_here_is_one_clear_line_and_status_2(warm, tmp_path):
     options = ["--late-rank", "0", "--workload", "pipeline --mode gpipe", "--device", "cpu"]
-    done = run(warm, tmp_path, "faults", *options, ranks=1)
+    done = run(warm, tmp_path, find("faults").path, *options, ranks=1)
     said = "faults.py: error: --workload: a pipeline needs two ranks\n"
     assert (done.codes, done.errs) == ([2], [said])
 
