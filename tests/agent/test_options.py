@@ -1,9 +1,5 @@
 """The agent's command line: what cannot be meant is one line, with status 2."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -47,14 +43,3 @@ def test_torchrun_ends_its_report_with_the_usage_error(tmp_path, monkeypatch, ca
     failure = ProcessFailure(local_rank=1, pid=1, exitcode=2, error_file=str(path))
     said = "python -m overlaptop.agent: error: unrecognized arguments: --evry; did you mean --every?"
     assert failure.message == said
-
-
-def test_torchrun_ends_its_report_with_the_script_that_is_missing(tmp_path):
-    path = tmp_path / "error.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "overlaptop.agent", "/no/such.py"],
-        capture_output=True, text=True, env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)},
-    )  # fmt: skip
-    failure = ProcessFailure(local_rank=0, pid=1, exitcode=2, error_file=str(path))
-    assert (done.returncode, done.stderr) == (2, f"{failure.message}\n")
-    assert [each.name for each in tmp_path.iterdir()] == ["error.json"]

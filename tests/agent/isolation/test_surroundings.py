@@ -114,15 +114,14 @@ FORKS = """
 
 
 @pytest.mark.slow
-def test_the_job_does_not_notice(run_ranks):
+@pytest.mark.parametrize("mischief", [FORKS, MISCHIEF], ids=["forks", "hubs and descriptors"])
+def test_the_job_does_not_notice(run_ranks, mischief):
     plain = run_ranks(JOB.replace("MISCHIEF", "    yield"), agent=False, forked=True)
-    assert plain.codes == [0, 0], plain.errs
+    job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
+    assert plain.codes == job.codes == [0, 0], (plain.errs, job.errs)
+    assert job.outs == plain.outs
     assert [len(out) for out in plain.outs] == [65, 65]
-    for mischief in (FORKS, MISCHIEF):
-        job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
-        assert job.codes == [0, 0], job.errs
-        assert job.outs == plain.outs
-        assert not any("Traceback" in err for err in job.errs), job.errs
+    assert not any("Traceback" in err for err in job.errs), job.errs
 
 
 def test_job_may_close_all_descriptors(run_ranks, tmp_path):

@@ -1,6 +1,7 @@
 """A script under the agent behaves and imports as under Python alone, also if the agent cannot start."""
 
 import functools
+import json
 import os
 import py_compile
 import signal
@@ -186,7 +187,11 @@ def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
 
 @pytest.mark.parametrize(("named", "status"), [("absent.py", 2), ("-m absent", 1)])
 def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named, status):
-    same(*both(*named.split(), folder=tmp_path), status)
+    told = tmp_path / "error.json"  # for torchrun's report of the failure
+    plain, with_agent = both(*named.split(), folder=tmp_path, TORCHELASTIC_ERROR_FILE=str(told))
+    same(plain, with_agent, status)
+    assert list(tmp_path.glob("error*")) == [told] * (status == 2)
+    assert status == 1 or json.loads(told.read_text())["message"] == plain.stderr.strip()
 
 
 def test_bundled_workloads_are_known_by_their_folder(tmp_path, monkeypatch):
