@@ -53,8 +53,8 @@ def make(options: AgentOptions, script: str) -> "Agent":
     temporary_folder()  # before the script can set TMPDIR: dashboards look in the folder of the start
     if _agent is None:
         _agent = Agent(options, script)
-    elif _agent.is_forked_copy:
-        _agent.restart(options, script)
+    else:
+        _agent.begin_in_fork(options, script)
     return _agent
 
 

@@ -129,15 +129,13 @@ class Agent:
             self.barrier.guarded("looking at multiprocessing", self._end_with_multiprocessing)()
         self.barrier.guarded("putting the hooks in", self._hook_torch)()
 
-    @property
-    def is_forked_copy(self) -> bool:
-        """True in a forked child: the agent's copy is inactive until `restart`."""
-        return self._pid != os.getpid()
-
-    def restart(self, options: AgentOptions, script: str) -> None:
-        """Let `start` measure this forked child as its own rank, with the inherited hooks."""
-        self._begin(options, script)
-        self.barrier.active = True
+    def begin_in_fork(self, options: AgentOptions, script: str) -> None:
+        """Let `start` measure a forked child as its own rank, with the inherited hooks. Until then, the
+        agent's copy is inactive there.
+        """
+        if self._pid != os.getpid():
+            self._begin(options, script)
+            self.barrier.active = True
 
     def step(self) -> None:
         if self._steps is not None:

@@ -39,21 +39,12 @@ class ScriptKnob:
     same step on all ranks.
     """
 
-    __slots__ = ("_declared", "_default", "_value")
+    __slots__ = ("_value", "declared", "default")
 
     def __init__(self, declared: Knob, default: int) -> None:
         """``declared``: the knob as sent to a dashboard, with the default as its value."""
-        self._declared = declared
-        self._default = default
-        self._value = default
-
-    @property
-    def name(self) -> str:
-        return self._declared.name
-
-    @property
-    def default(self) -> int:
-        return self._default
+        self.declared = declared
+        self.default = self._value = default
 
     @property
     def value(self) -> int:
@@ -63,7 +54,7 @@ class ScriptKnob:
         return self._value
 
     def __repr__(self) -> str:
-        return f"<knob {self.name}: {self._value}>"
+        return f"<knob {self.declared.name}: {self._value}>"
 
 
 class ScriptKnobs(KnobProvider):
@@ -133,7 +124,7 @@ class ScriptKnobs(KnobProvider):
                     raise ValueError(f"a script can declare no more than {MAX_DECLARED} knobs")
                 knob = ScriptKnob(declared, default)
                 self._declared = {**self._declared, name: knob}  # readers keep the old dict
-            elif knob._declared != declared:  # noqa: SLF001 - only here
+            elif knob.declared != declared:
                 raise ValueError(f"knob {name} was declared before in another way")
             return knob
 
@@ -141,7 +132,7 @@ class ScriptKnobs(KnobProvider):
         declared = self._declared
         refusal = self.refusal() if declared else ""
         return tuple(
-            replace(knob._declared, value=knob.value, value_text=str(knob.value), refusal=refusal)  # noqa: SLF001
+            replace(knob.declared, value=knob.value, value_text=str(knob.value), refusal=refusal)
             for knob in declared.values()
         )
 
@@ -173,12 +164,12 @@ class ScriptKnobAction(SettingAction):
         """All ranks must act at the same position: the number of collectives may depend on the value."""
         if self._knobs.group() is None:
             return ANY_POSITION  # there are no other ranks
-        return self._knobs.position(step, f"{self._knob.name} {self._knob.value}")
+        return self._knobs.position(step, f"{self._knob.declared.name} {self._knob.value}")
 
     def boundary(self, step: int) -> bool:
         if self._before is None:
             self._before = self._knob.value
-        self.changes(self._knob.name, str(self._before), str(self._value), step)
+        self.changes(self._knob.declared.name, str(self._before), str(self._value), step)
         self._knob._value = self._value  # noqa: SLF001 - only here
         return False
 

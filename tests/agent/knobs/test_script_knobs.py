@@ -26,9 +26,7 @@ def declare(declared, name="accumulation", default=4, **options):
 
 def test_declared_knob_has_its_default_and_is_described(declared):
     knob = declare(declared, unit="batches", about="batches a step", changes_work=True)
-    assert (knob.name, knob.default, knob.value, int(knob)) == ("accumulation", 4, 4, 4)
-    assert len(range(knob)) == 4
-    assert repr(knob) == "<knob accumulation: 4>"
+    assert (knob.value, int(knob), len(range(knob)), repr(knob)) == (4, 4, 4, "<knob accumulation: 4>")
     declare(declared, "warm_up", 10, choices=None, least=0, most=100)
     assert declared.knobs() == (
         Knob(
