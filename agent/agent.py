@@ -91,9 +91,6 @@ class Agent:
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._step = -1
         """The step in progress, numbered as in StepTotals; -1 before the first boundary."""
-        self._fragment: int | None = None
-        """A step that an optimizer began and the job's first call of `step` ended."""
-        self._begun_by_optimizer = False
         self._reports: StepReports | None = None
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         """Lengths of the last undisturbed steps."""
@@ -170,9 +167,6 @@ class Agent:
 
         if captures_a_graph():
             return  # a captured graph replays later without hooks: no step is counted
-        if optimizer is None and self._begun_by_optimizer:
-            self._fragment = self._step
-        self._begun_by_optimizer = optimizer is not None
         try:
             if self._options.control:  # only commands compare the ranks' positions
                 for knobs in self._knobs:
@@ -279,7 +273,7 @@ class Agent:
                 from overlaptop.agent.reporting.reporter import StepReports
 
                 self._reports = StepReports(self._recent_ns)
-            self._reports.send(source, sender, executor.marks, self._thread_times, self._fragment)
+            self._reports.send(source, sender, executor.marks, self._thread_times)
             while source.remarks:
                 self._notice("warning", source.remarks.popleft())
 

@@ -47,25 +47,14 @@ class StepReports:
         self._details_due = 0  # Steps whose detail may be sent now. It grows by one each round.
         self._comparisons = 0  # Comparisons of the cost meter when the cost was sent last
 
-    def send(
-        self,
-        source: Source,
-        sender: Sender,
-        marks: StepMarks,
-        thread: TrainingThread | None,
-        skipped: int | None,
-    ) -> None:
-        """Send the steps that the source has finished, except step ``skipped``. ``thread``: tells how the
-        training thread spent them.
-        """
+    def send(self, source: Source, sender: Sender, marks: StepMarks, thread: TrainingThread | None) -> None:
+        """Send the steps that the source has finished. ``thread``: tells how its thread spent them."""
         rank, schedule, own = sender.place.rank, source.schedule, []
         schedule.follow(sender.wanted)
         taken = source.take()
         if thread is not None:
             thread.sample()
         for measured in taken:
-            if measured.step == skipped:
-                continue
             mark = marks.of(measured.step)
             step = totals(measured, rank, sender.dropped + source.lost, mark, thread)
             sender.put(step)
