@@ -215,9 +215,7 @@ def dashboard(shared, watch) -> Dashboard:
 
 
 def wait_for(processes: Sequence[subprocess.Popen[bytes] | WarmProcess]) -> None:
-    """Wait until all have ended. Raises AssertionError after RANK_TIMEOUT_S; once one has failed, returns
-    after OTHERS_TIMEOUT_S.
-    """
+    """Wait until all have ended, or after a failure for a while. Raises AssertionError."""
 
     def codes() -> list[int | None]:
         return [process.poll() for process in processes]
@@ -247,10 +245,8 @@ def run_job(
     launcher. With ``forked=True`` its processes have torch already: for tests that are not about how a
     process begins or ends. Or those of some ranks do.
     """
-    if isinstance(script, Path):
-        path = script
-    else:
-        path = folder / "train.py"
+    path = script if isinstance(script, Path) else folder / "train.py"
+    if isinstance(script, str):
         path.write_text(textwrap.dedent(script))
     held = hold_port()
     port = {"MASTER_PORT": str(held.getsockname()[1])}
@@ -279,9 +275,5 @@ def run_job(
             codes = [process.wait() for process in processes]
             if hub is not None:
                 hub.close()
-        return Finished(
-            codes=codes,
-            outs=[text_of(out) for out in outs],
-            errs=[text_of(err) for err in errs],
-            messages=hub.messages if hub is not None else [],
-        )
+        messages = hub.messages if hub is not None else []
+        return Finished(codes, [*map(text_of, outs)], [*map(text_of, errs)], messages)

@@ -100,17 +100,11 @@ def test_change_comes_into_force_at_the_boundary(declared):
     assert knob.value == 8
     outcome = action.finish()
     assert (outcome.text, outcome.old, outcome.new) == ("accumulation 4 → 8 at step 1,700", "4", "8")
-    other = declared.action("accumulation", 2)
-    for make, value in (
-        (lambda: other, 2),
-        (lambda: other.undoing(), 8),
-        (lambda: declared.action("accumulation", None), 4),
-    ):
-        action = make()
-        action.boundary(18)
-        assert (knob.value, action.finish().new) == (value, str(value))
-    same = declared.action("accumulation", 4)
-    same.boundary(18)
+    undone = action.undoing()
+    restored, same = (declared.action("accumulation", None) for _ in range(2))
+    for each, value in ((undone, 4), (declared.action("accumulation", 2), 2), (restored, 4), (same, 4)):
+        each.boundary(18)
+        assert (knob.value, each.finish().new) == (value, str(value))
     assert same.finish().text == "accumulation is 4 already"
 
 
