@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
-from overlaptop.timeline.matching import match
-from overlaptop.tui.model.lanes import lanes_of
+from overlaptop.tui.model.lanes import TimelineStep, lanes_of
 from overlaptop.tui.model.state import HOLD_S
 from overlaptop.tui.model.viewport import MAX_ZOOM, WHOLE_STEP
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.timeline import LABEL, LaneRows, Timeline
-from overlaptop.tui.timelines.aligned import Cursor, aligned
-from overlaptop.tui.timelines.screen import Timelines, read_out
+from overlaptop.tui.timelines.screen import Timelines
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 
@@ -25,11 +23,9 @@ from .fakes import line_of, opened, running_job, screen_of, screen_text, shown, 
 from .waits import waiting_job
 
 
-def step_with(number, *starts_ms, op="allreduce_", size=25 << 20, length_ms=10):
+def step_with(number, *starts_ms, op="allreduce_", size=25 << 20):
     """A detailed step of rank 0 with collectives that begin at these times."""
-    spans = [
-        CollectiveSpan(op, size, "0 default_pg", True, at * MS, (at + length_ms) * MS) for at in starts_ms
-    ]
+    spans = (CollectiveSpan(op, size, "0 pg", True, at * MS, (at + 10) * MS) for at in starts_ms)
     return replace(detail(0, number), collectives=tuple(spans))
 
 
@@ -138,22 +134,12 @@ async def test_selected_collective_stays_selected_from_step_to_step():
 
 async def test_long_list_of_collectives_says_how_many_more():
     session = running_job()
-    session.say(step_with(40, *range(40), length_ms=1))
+    session.say(step_with(40, *range(40)))
     async with opened(session, size=(100, 30)) as (app, pilot):
-
-        async def listed(*keys):
-            """The numbers that are in sight, and the words below them."""
-            lines = (await shown(app, pilot, *keys)).splitlines()
-            first = next(at for at, line in enumerate(lines) if line.split()[:2] == ["#", "op"]) + 1
-            rows = [line.replace("▸", " ").split() for line in lines[first:]]
-            numbers = [int(row[0]) for row in rows if row[1:2] == ["allreduce"]]
-            return numbers, rows[len(numbers)]
-
-        numbers, below = await listed("2")
-        assert below == ["…", str(40 - len(numbers)), "more"]
-        numbers, below = await listed("down", *["pagedown"] * 4)
-        assert numbers[-1] == app.dashboard.state.collective == 39
-        assert below[:1] != ["…"]
+        for keys, shown_of, more in ((("2",), 0, True), (("down", *["pagedown"] * 4), 39, False)):
+            text = await shown(app, pilot, *keys)
+            assert re.search(rf"^[ ▸] +{shown_of} +allreduce ", text, re.MULTILINE)
+            assert ("more below" in text) is more
 
 
 async def test_list_of_collectives_can_be_hidden_and_clicked():
@@ -174,28 +160,26 @@ async def test_list_of_collectives_can_be_hidden_and_clicked():
 # All ranks on one axis
 
 
-def late_by(rank, ms):
-    """Its step begins so much later than that of the others."""
-    made = detail(rank)
-    return replace(made, start_ns=made.start_ns + ms * MS)
-
-
 def test_ranks_share_one_axis_and_parts_cover_a_step_once():
-    step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
-    assert step.length_ns == 110 * MS
-    assert step.offset_ns(1) == 30 * MS
-    for parts in step.parts.values():
+    late = replace(detail(1), start_ns=detail(1).start_ns + 30 * MS)
+    step = TimelineStep(0, {0: detail(0), 1: late})
+    assert (step.length_ns, step.offset_ns(1)) == (110 * MS, 30 * MS)
+    for rank in step.details:
+        parts = step.parts(rank)
         assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
         assert (parts[0].start, parts[-1].end) == (0, 80 * MS)
         keys = "compute hidden compute hidden exposed idle compute"
         assert [part.key for part in parts] == keys.split()
 
 
-def test_read_out_says_when_a_rank_s_step_begins_and_ends():
-    step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
-    for rank, at, words in ((1, 10, "its step begins at 30.0"), (0, 100, "its step ended at 80.0")):
-        lines = read_out(step, rank, Cursor(at * MS, at * MS, (at + 1) * MS), 100, 6, exact=True)
-        assert any(words in part.text for part in lines[1])
+async def test_read_out_says_when_a_rank_s_step_begins_and_ends():
+    session = running_job(2)
+    late = replace(detail(1, 40), start_ns=detail(1, 40).start_ns + 30 * MS)
+    session.say(detail(0, 40), late)
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot, "T", rest_s=HOLD_S)
+        assert "its step ended at 80.0" in await shown(app, pilot, *["shift+right"] * 14)
+        assert "its step begins at 30.0" in await shown(app, pilot, "down", *["shift+left"] * 14)
 
 
 def test_mark_of_the_selected_collective_cuts_no_name():

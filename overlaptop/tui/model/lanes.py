@@ -1,4 +1,4 @@
-"""A step's detail as pieces of its timeline's lanes."""
+"""The step that timelines show: the lanes of each rank, on one axis of all ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +10,11 @@ from overlaptop.tui.model import parts
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
+    from overlaptop.fleet.waits import StepWaits
     from overlaptop.timeline.arrivals import Collective
     from overlaptop.timeline.spans import Spans
+
+# numpy takes 100 ms to import: not before the first paint, which does not need it.
 
 
 class CollectiveKey(NamedTuple):
@@ -50,6 +53,88 @@ class Lanes:
         return self.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
+class Under(NamedTuple):
+    """A span in one lane of a rank; bounds in ns on the axis."""
+
+    lane: str
+    start_ns: int
+    end_ns: int
+    call: int | None = None  # For a collective, its index in its rank's step
+
+
+class TimelineStep:
+    """One step of the ranks whose timelines are here. Times are in ns on its axis, from the first rank's
+    start to the last rank's end.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        details: Mapping[int, StepDetail],
+        waits: "StepWaits | None" = None,
+        compute: parts.StepPart = parts.COMPUTE,
+    ) -> None:
+        """``rank``: the selected one; ``details``: the step by rank; ``compute``: as in `lanes_of`."""
+        self.rank, self.details, self.waits, self.compute = rank, details, waits, compute
+        self.begins_ns = min(each.start_ns for each in details.values())
+        ends_ns = max(each.start_ns + each.step_ns for each in details.values())
+        self.length_ns = max(1, ends_ns - self.begins_ns)
+        self._lanes: dict[int, Lanes] = {}
+        self._parts: dict[int, tuple[Piece, ...]] = {}
+
+    @property
+    def collectives(self) -> "Sequence[Collective]":
+        """Return the step's collectives that were matched across ranks."""
+        return self.waits.collectives if self.waits is not None else ()
+
+    def lanes(self, rank: int) -> Lanes:
+        if rank not in self._lanes:
+            self._lanes[rank] = lanes_of(self.details[rank], self.collectives, self.compute)
+        return self._lanes[rank]
+
+    def parts(self, rank: int) -> tuple[Piece, ...]:
+        """Return the parts of a rank's step at their times, in ns from its start. They cover it once."""
+        if rank not in self._parts:
+            self._parts[rank] = _parts(self.details[rank], self.collectives, self.compute)
+        return self._parts[rank]
+
+    def offset_ns(self, rank: int) -> int:
+        return self.details[rank].start_ns - self.begins_ns
+
+    def span(self, rank: int, call: int) -> tuple[int, int]:
+        each, offset_ns = self.details[rank].collectives[call], self.offset_ns(rank)
+        return each.start_ns + offset_ns, each.end_ns + offset_ns
+
+    def neighbour(self, at_ns: int, direction: int) -> int | None:
+        """Return the selected rank's next collective after a position, or before it; None: none."""
+        calls = range(len(self.details[self.rank].collectives))
+        starts = [(direction * (self.span(self.rank, call)[0] - at_ns), call) for call in calls]
+        return min((each for each in starts if each[0] > 0), default=(0, None))[1]
+
+    def under(self, left_ns: float, right_ns: float, selected: int | None = None) -> list[Under]:
+        """Return the selected rank's spans between two positions: its phase, its collectives, and one span
+        of each other lane. Order: the collective ``selected``, then those with the largest share.
+        """
+        lanes, offset_ns = self.lanes(self.rank), self.offset_ns(self.rank)
+
+        def weight(each: Under) -> tuple[bool, float]:
+            overlap_ns = min(each.end_ns, right_ns) - max(each.start_ns, left_ns)
+            return each.call == selected, overlap_ns
+
+        def met(found: Iterable[Under]) -> list[Under]:
+            here = (each for each in found if each.end_ns > left_ns and each.start_ns < right_ns)
+            return sorted(here, key=weight, reverse=True)
+
+        def first(pieces: Iterable[Piece]) -> list[Under]:
+            return met(Under(key, int(a) + offset_ns, int(b) + offset_ns) for a, b, key in pieces)[:1]
+
+        phases = (Piece(each.start_ns, each.end_ns, each.name) for each in lanes.detail.phases)
+        calls = (Under("comm", *self.span(self.rank, at), at) for at in range(len(lanes.keys)))
+        idle = (each for each in self.parts(self.rank) if each.key == parts.IDLE.key)
+        below = (each for lane in (lanes.compute, lanes.copy, idle) for each in first(lane))
+        return [*first(phases), *(met(calls) or first(lanes.comm)), *below]
+
+
 def lanes_of(
     detail: StepDetail,
     collectives: "Sequence[Collective]" = (),
@@ -58,7 +143,6 @@ def lanes_of(
     """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks;
     ``compute``: PHASES if no more is known of it.
     """
-    # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import lengths_within
 
     sets = sets_of(detail, collectives)
@@ -136,3 +220,17 @@ def _matched(detail: StepDetail, collectives: "Sequence[Collective]") -> "tuple[
     known = {each.spans[detail.rank]: each for each in collectives if detail.rank in each.spans}
     at_ns = detail.start_ns
     return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)
+
+
+def _parts(
+    detail: StepDetail, collectives: "Sequence[Collective]", compute: parts.StepPart
+) -> tuple[Piece, ...]:
+    from overlaptop.timeline.spans import difference, from_pairs, union
+
+    sets = sets_of(detail, collectives)
+    with_comm = union(*(sets[part.key] for part in parts.COMM_LANE))
+    busy = union(sets[parts.COMPUTE.key], with_comm)
+    idle = difference(from_pairs([(0, detail.step_ns)]), union(busy, sets[parts.COPY.key]))
+    sets[parts.IDLE.key], sets[compute.key] = idle, difference(sets[parts.COMPUTE.key], with_comm)
+    sets[parts.COPY.key] = difference(sets[parts.COPY.key], busy)
+    return pieces(sets, *parts.COMM_LANE, compute, parts.COPY, parts.IDLE)

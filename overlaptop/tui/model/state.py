@@ -21,7 +21,7 @@ from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.model.keys import CHANGE_JOB, CHANGE_KNOB, action_name, fits
 from overlaptop.tui.model.knob_editor import KnobChange
-from overlaptop.tui.model.lanes import CollectiveKey, Lanes, lanes_of
+from overlaptop.tui.model.lanes import CollectiveKey, Lanes, TimelineStep
 from overlaptop.tui.model.parts import COMPUTE, PHASES, StepPart
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -85,12 +85,10 @@ class ViewState:
     first_line: FirstLine | None = None  # First line of the job, for any window; None: nothing is known
     readonly: bool = False
     _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
-    _lanes: Lanes | None = field(default=None, repr=False)
-    _lanes_at_ns: int = field(default=0, repr=False)
+    _timeline: TimelineStep | None = field(default=None, repr=False)
+    _timeline_at_ns: int = field(default=0, repr=False)
     _paused: Snapshot | None = field(default=None, repr=False)
     """The snapshot of the pause, from which the user goes back through the kept steps."""
-    _waits: StepWaits | None = field(default=None, repr=False)
-    _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
 
     @property
     def groups(self) -> frozenset[int]:
@@ -129,7 +127,7 @@ class ViewState:
 
     def resume(self) -> None:
         self.paused_at_ns = self.past_step = self._paused = self.trouble_since = None
-        self._lanes_at_ns = 0
+        self._timeline_at_ns = 0
 
     def go_to(self, number: int) -> None:
         if self._paused is not None:
@@ -183,36 +181,40 @@ class ViewState:
         return next((view for view in rows if view.rank == self.rank), rows[0] if rows else None)
 
     @property
-    def lanes(self) -> Lanes | None:
+    def timeline(self) -> TimelineStep | None:
         """Return the selected rank's newest detailed step; each step stays for HOLD_S."""
         newest, waits = self._newest_detail()
         if newest is None:
             return None
-        held, now_ns = self._lanes, self.snapshot.at_ns
-        turned = held is None or held.detail.rank != newest.rank
+        held, now_ns = self._timeline, self.snapshot.at_ns
+        turned = held is None or held.rank != newest.rank
         is_live = self.paused_at_ns is None and self.moving
-        if is_live and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9:
+        if is_live and not turned and 0 <= now_ns - self._timeline_at_ns < HOLD_S * 1e9:
             return held
-        if held is None or held.detail is not newest or waits is not self._waits:
-            self._waits = waits
+        if held is None or held.details[held.rank] is not newest or waits is not held.waits:
             details = (each for view in self.snapshot.ranks for each in view.details)
-            self._details = {each.rank: each for each in details if each.step == newest.step}
-            self._lanes = lanes_of(newest, waits.collectives if waits is not None else (), self.compute)
+            of_step = {each.rank: each for each in details if each.step == newest.step}
+            self._timeline = held = TimelineStep(newest.rank, of_step, waits, self.compute)
             # A rank's first timeline may be old, so the next one replaces it at once.
-            self._lanes_at_ns = 0 if turned else now_ns
-            self.copies_seen |= bool(self._lanes.copy)
+            self._timeline_at_ns = 0 if turned else now_ns
+            self.copies_seen |= bool(held.lanes(held.rank).copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
-        return self._lanes
+        return held
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """Return the lanes of the selected rank."""
+        return step.lanes(step.rank) if (step := self.timeline) is not None else None
 
     @property
     def waits(self) -> StepWaits | None:
         """Return who waited for whom in the timeline's step; None if not known."""
-        return self._waits if self.lanes is not None else None
+        return step.waits if (step := self.timeline) is not None else None
 
     @property
     def details(self) -> Mapping[int, StepDetail]:
         """Return the timeline's step of each rank whose timeline is here."""
-        return self._details if self.lanes is not None else {}
+        return step.details if (step := self.timeline) is not None else {}
 
     def waits_of(self, rank: int) -> WaitTimes | None:
         return waits.times.get(rank) if (waits := self.waits) is not None else None
@@ -235,8 +237,11 @@ class ViewState:
         return keys.index(self.collective_key) if self.collective_key in keys else None
 
     def select_collective(self, index: int) -> None:
-        if self.lanes is not None:
-            self.collective_key = self.lanes.keys[index]
+        """Select this collective of the timeline's step; a zoomed viewport follows it."""
+        if (lanes := self.lanes) is not None:
+            self.collective_key = lanes.keys[index]
+            if self.viewport.zoom > 1:
+                self.viewport = self.viewport.showing(sum(lanes.place(index)) / 2)
 
     @property
     def step(self) -> StepTotals | None:

@@ -1,14 +1,15 @@
 """The collectives of the timeline's step, one per line, by start."""
 
-from textual import events
+from collections.abc import Sequence
 
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
-from overlaptop.tui.draw.table import Column, Table, scrolled
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
-from overlaptop.tui.widgets.view import JobView
+from overlaptop.tui.widgets.screen import DashboardScreen
+from overlaptop.tui.widgets.view import RowList
 
 _COLUMNS = (
     Column("#", 4),
@@ -37,53 +38,51 @@ _WAIT_COLUMNS = (
 _TIMES = ("start", "duration", "waiting", "transfer")
 
 
-class Collectives(JobView):
-    """A list with a cursor; the timeline marks the selected one."""
+class Collectives(RowList[int]):
+    """A list with a cursor, once a collective is selected; the timeline marks that one."""
 
-    _first = 0
+    above = 1
+    opens = "screen.fit_collective"
+
+    @property
+    def rows(self) -> Sequence[int]:
+        lanes = self.state.lanes
+        return range(len(lanes.keys)) if lanes is not None else ()
+
+    def key(self, row: int) -> object:
+        return row
+
+    def put(self, row: int) -> None:
+        self.state.select_collective(row)
+        if isinstance(self.screen, DashboardScreen):
+            self.screen.redraw()
+
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        await self.screen.run_action(f"screen.collective({direction})")
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 1 + max(1, self.state.most_collectives)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        lanes, selected = self.state.lanes, self.state.collective
+        lanes = self.state.lanes
         if lanes is None:
             return []
-        collectives, space = lanes.detail.collectives, height - 1
+        collectives = lanes.detail.collectives
         if not collectives:
             return [(dim("  no collective in this step"),)]
+        self.cursor = self.state.collective
         unit = Unit.for_scale(lanes.detail.step_ns)
-        # The last line counts hidden ones, if there is space for more than that line.
-        shown = space - 1 if 1 < space < len(collectives) else space
-        at = self._first if selected is None else selected
-        self._first = scrolled(self._first, at, len(collectives), shown)
-        if self._first + space >= len(collectives):
-            self._first, shown = max(0, len(collectives) - space), space
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
         columns = _WAIT_COLUMNS if has_breakdown else _COLUMNS
         table = Table(columns, width, words)
-        names = {name: f"{name} {unit.name}" for name in _TIMES}
-        lines = [table.header(names)]
-        for index in range(len(collectives))[self._first : self._first + shown]:
-            cells = _cells(lanes, index, unit)
-            lines.append(table.row([cells[each.title] for each in columns], cursor=index == selected))
-        if (more := len(collectives) - self._first - shown) > 0:
-            lines.append((dim(f"  … {more} more"),))
-        return lines
 
-    async def on_click(self, event: events.Click) -> None:
-        if event.y > 0:
-            await self._select(self._first + event.y - 1)
+        def drawn(row: int, _at_first: bool) -> StyledLine:
+            cells = _cells(lanes, row, unit)
+            return table.row([cells[each.title] for each in columns], cursor=row == self.cursor)
 
-    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        at = self.state.collective
-        await self._select(max(0, direction + (at if at is not None else -1)))
-
-    async def _select(self, index: int) -> None:
-        lanes = self.state.lanes
-        if lanes is not None and index < len(lanes.detail.collectives):
-            await self.screen.run_action(f"screen.select_collective({index})")
+        header = table.header({name: f"{name} {unit.name}" for name in _TIMES})
+        return [header, *self.listed(self.rows, height - 1, drawn)]
 
 
 def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:

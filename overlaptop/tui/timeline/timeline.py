@@ -116,17 +116,9 @@ class TimelineScreen(DashboardScreen):
 
     def action_collective(self, lines: int) -> None:
         lanes, at = self.state.lanes, self.state.collective
-        if lanes is not None and lanes.detail.collectives:
-            last = len(lanes.detail.collectives) - 1
-            self.action_select_collective(0 if at is None else min(max(at + lines, 0), last))
-
-    def action_select_collective(self, index: int) -> None:
-        """Select that collective; a zoomed viewport follows it."""
-        state = self.state
-        state.select_collective(index)
-        if state.lanes is not None and state.viewport.zoom > 1:
-            state.viewport = state.viewport.showing(sum(state.lanes.place(index)) / 2)
-        self.redraw()
+        if lanes is not None and lanes.keys:
+            self.state.select_collective(0 if at is None else min(max(at + lines, 0), len(lanes.keys) - 1))
+            self.redraw()
 
 
 class LaneRows:

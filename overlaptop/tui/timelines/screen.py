@@ -18,7 +18,7 @@ from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.help.glossary import TIMELINES
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TIMELINES_KEYS, bindings
-from overlaptop.tui.model.lanes import Lanes
+from overlaptop.tui.model.lanes import Lanes, TimelineStep, Under
 from overlaptop.tui.model.state import step_name
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.overview.lines import Legend
@@ -32,7 +32,6 @@ from overlaptop.tui.timeline.timeline import (
     zoom_items,
     zoomed_at,
 )
-from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, under
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
@@ -49,86 +48,74 @@ class Timelines(JobView):
     viewport = WHOLE_STEP
     _cursor_ns = _first = 0
     _follows = False  # True if the cursor follows the selected collective to other ranks and steps
-    _step: AlignedStep | None = None
-    _step_of: tuple[object, object] = (None, None)
+    _step: TimelineStep | None = None
     _ranks_at: Mapping[int, int] = {}  # Ranks by line
 
     @property
-    def step(self) -> AlignedStep | None:
-        details, waits = self.state.details, self.state.waits
-        if not details:
-            return None
-        if self._step is None or details is not self._step_of[0] or waits is not self._step_of[1]:
-            self._step_of = details, waits
-            collectives = waits.collectives if waits is not None else ()
-            self._step = step = aligned(details, collectives, self.state.compute)
-            rank, index = self.rank, self.state.collective
-            if self._follows and rank is not None and index is not None:
-                self._put(step, step.span(rank, index)[0], follows=True)
+    def step(self) -> TimelineStep | None:
+        step, index = self.state.timeline, self.state.collective
+        if step is not None and step is not self._step:
+            self._step = step
+            if self._follows and index is not None:
+                self._put(step, step.span(step.rank, index)[0], follows=True)
             else:
                 self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
-        return self._step
-
-    @property
-    def rank(self) -> int | None:
-        """Return the rank at the cursor; None: its timeline is not here."""
-        selected, step = self.state.selected, self.step
-        if selected is None or step is None or selected.rank not in step.details:
-            return None
-        return selected.rank
+        return step
 
     def move_cursor(self, cells: int) -> None:
         self.dashboard.hold_step()
         if (step := self.step) is not None:
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
+        self.redraw()
 
     def to_collective(self, direction: int) -> None:
         self.dashboard.hold_step()
-        step, rank = self.step, self.rank
-        if step is not None and rank is not None:
-            index = neighbour(step, rank, self._cursor_ns, direction)
-            if index is not None:
-                self.show_collective(index, fits=False)
+        step = self.step
+        if step is not None and (index := step.neighbour(self._cursor_ns, direction)) is not None:
+            self.show_collective(index)
 
-    def show_collective(self, index: int, *, fits: bool) -> None:
+    def show_collective(self, index: int, *, fits: bool = False) -> None:
         """Put the cursor on a collective of the selected rank and follow it; ``fits``: also zoom to it."""
-        step, rank = self.step, self.rank
-        if step is None or rank is None:
+        if (step := self.step) is None:
             return
         self.state.select_collective(index)
-        start_ns, end_ns = step.span(rank, index)
+        start_ns, end_ns = step.span(step.rank, index)
         self._put(step, start_ns, follows=True)
         if fits:
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
+        self.redraw()
 
     def fit_collective(self) -> None:
         self.dashboard.hold_step()
-        step, rank = self.step, self.rank
-        if step is not None and rank is not None:
-            found = under(step, rank, self._cursor(step))
-            if calls := [each.call for each in found if each.call is not None]:
-                self.show_collective(calls[0], fits=True)
+        if (step := self.step) is not None:
+            calls = (each.call for each in self._under(step) if each.call is not None)
+            if (call := next(calls, None)) is not None:
+                self.show_collective(call, fits=True)
 
     def zoom(self, direction: int) -> None:
         if (step := self.step) is not None:
             anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
+        self.redraw()
+
+    def whole_step(self) -> None:
+        self.viewport = WHOLE_STEP
+        self.redraw()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        step, rank, state = self.step, self.rank, self.state
+        step, state = self.step, self.state
         if step is None:
             why = state.starting or why_not_attributed(state.snapshot)
             return [titled("Timelines"), (), *paragraph(f"no timeline to show: {why}", width, TEXT)]
         ranks = [view.rank for view in state.rows]
-        at = ranks.index(state.selected.rank) if state.selected is not None else 0
         below = min(_TALL_READ_OUT if height >= _TALL else _READ_OUT, max(0, height - 3))
         rest = height - 2 - below
-        has_lanes = rank is not None and rest >= len(ranks) + _LANES + 1
+        has_lanes = rest >= len(ranks) + _LANES + 1
         rest -= (_LANES + 1) * has_lanes
         gap = 1 if rest >= 2 * len(ranks) else 0
         thick = 2 if rest >= 3 * len(ranks) else 1
         shown = max(1, (rest - 1) // (1 + gap)) if len(ranks) * (1 + gap) > rest else len(ranks)
-        self._first = scrolled(self._first, at, len(ranks), shown)
+        self._first = scrolled(self._first, ranks.index(step.rank), len(ranks), shown)
         column, bounds_ns, cells = self._column(step, width), self._bounds_ns(step), lane_cells(width)
         axis = ruler(*bounds_ns, cells, Unit.for_scale(step.length_ns), line=True)
         if "".join(part.text for part in axis)[column : column + 1] in "─╷ ":  # else a figure would change
@@ -144,16 +131,13 @@ class Timelines(JobView):
             lines += [()] * gap
         if (more := len(ranks) - self._first - shown) > 0:
             lines.append((dim(f"  … {more:,} more below"),))
-        if has_lanes and rank is not None:
+        if has_lanes:
             lines += [()] * (1 - gap)
-            offset_ns = step.offset_ns(rank)
+            offset_ns = step.offset_ns(step.rank)
             bounds = bounds_ns[0] - offset_ns, bounds_ns[1] - offset_ns
-            lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells), column)
+            lines += self._lanes(LaneRows(step.lanes(step.rank), bounds, cells), column)
         lines += [()] * min(1, height - below - len(lines))
-        if rank is None or state.selected is None:
-            return [*lines, (dim(" the selected rank's timeline of this step is not here"),)]
-        exact, left = sees_gaps(state.selected), height - len(lines)
-        return [*lines, *read_out(step, rank, self._cursor(step), width, left, exact=exact)]
+        return [*lines, *self._read_out(step, width, height - len(lines))]
 
     async def on_click(self, event: events.Click) -> None:
         self.dashboard.hold_step()
@@ -170,44 +154,48 @@ class Timelines(JobView):
         self.viewport = zoomed_at(self.viewport, x, self.size.width, direction)
         self.redraw()
 
-    def _bounds_ns(self, step: AlignedStep) -> tuple[float, float]:
+    def _bounds_ns(self, step: TimelineStep) -> tuple[float, float]:
         return self.viewport.bounds_ns(step.length_ns)
 
-    def _cell_ns(self, step: AlignedStep) -> float:
+    def _cell_ns(self, step: TimelineStep) -> float:
         return step.length_ns * self.viewport.width / lane_cells(self.size.width)
 
-    def _column(self, step: AlignedStep, width: int) -> int:
+    def _column(self, step: TimelineStep, width: int) -> int:
         """Return the cursor's column; -1: it is not visible."""
         start_ns, end_ns = self._bounds_ns(step)
         column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * lane_cells(width) + 1e-9)
         return column if start_ns <= self._cursor_ns < end_ns else -1
 
-    def _put(self, step: AlignedStep, at_ns: float, *, follows: bool = False) -> None:
+    def _put(self, step: TimelineStep, at_ns: float, *, follows: bool = False) -> None:
         self._follows = follows
         self._cursor_ns = min(max(0, round(at_ns)), step.length_ns - 1)
         self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
 
-    def _cursor(self, step: AlignedStep) -> Cursor:
+    def _cell(self, step: TimelineStep) -> tuple[float, float]:
+        """Return the bounds of the cursor's cell, in ns."""
         start_ns, cell_ns = self._bounds_ns(step)[0], self._cell_ns(step)
         left_ns = start_ns + (self._cursor_ns - start_ns) // cell_ns * cell_ns
-        return Cursor(self._cursor_ns, left_ns, left_ns + cell_ns, self.state.collective)
+        return left_ns, left_ns + cell_ns
 
-    def _title(self, step: AlignedStep, width: int) -> StyledLine:
-        name, number = step_name(next(iter(step.details.values())).step)
+    def _under(self, step: TimelineStep) -> list[Under]:
+        return step.under(*self._cell(step), self.state.collective)
+
+    def _title(self, step: TimelineStep, width: int) -> StyledLine:
+        name, number = step_name(step.details[step.rank].step)
         left = [
             Item((*titled("Timelines"), dim(f"  {name}"), bold(number))),
             Item((bold(duration(step.length_ns)), dim(f" at {clock(step.begins_ns)}")), 2),
         ]
         return fit(left, zoom_items(self.viewport, step.length_ns), width)
 
-    def _row(self, step: AlignedStep, rank: int, cells: int, column: int) -> StyledLine:
-        selected = self.state.selected is not None and self.state.selected.rank == rank
+    def _row(self, step: TimelineStep, rank: int, cells: int, column: int) -> StyledLine:
+        selected = rank == step.rank
         mark = Segment("▸ " if selected else "  ", TextStyle("accent", bold=True))
         label = (mark, (bold if selected else dim)(f"{rank:<{LABEL - 2}}"))
         if rank not in step.details:
             return (*label, dim("its timeline of this step is not here"))
         start_ns, end_ns = (at_ns - step.offset_ns(rank) for at_ns in self._bounds_ns(step))
-        drawn = lane(step.parts[rank], start_ns, end_ns, cells)
+        drawn = lane(step.parts(rank), start_ns, end_ns, cells)
         return (*label, *crossed(drawn, column))
 
     def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
@@ -217,6 +205,37 @@ class Timelines(JobView):
         drawn, below = ([(row[0], *crossed(row[1:], column)) for row in each] for each in (drawn, below))
         return [*drawn, rows.names(self.state.collective), *below]
 
+    def _read_out(self, step: TimelineStep, width: int, rows: int) -> list[StyledLine]:
+        """Return ``rows`` lines about the spans below the cursor."""
+        left_ns, right_ns = self._cell(step)
+        unit = _unit(step.length_ns, right_ns - left_ns)
+        at = bold(f"{unit.text(self._cursor_ns)} {unit.name}")
+        lines: list[StyledLine] = [(bold(f" rank {step.rank}"), dim("  at "), at)]
+        found = step.under(left_ns, right_ns, self.state.collective)
+        if not found:
+            begins_ns = step.offset_ns(step.rank)
+            ends_ns = begins_ns + step.details[step.rank].step_ns
+            bound, at_ns = ("begins", begins_ns) if right_ns <= begins_ns else ("ended", ends_ns)
+            lines.append((dim(f" its step {bound} at {unit.text(at_ns)} {unit.name}"),))
+        for each in found:
+            bounds = f"{unit.text(each.start_ns)} – {unit.text(each.end_ns)} {unit.name}"
+            items = [Item((lane_label(each.lane), Segment(bounds)))]
+            items.append(Item((dim(duration(each.end_ns - each.start_ns)),), 5))
+            cost: list[Item] = []
+            if each.call is not None:
+                call = step.details[step.rank].collectives[each.call]
+                items.append(Item((bold(op_name(call)), dim(f" {byte_count(call.bytes)}"))))
+                exact = self.state.selected is None or sees_gaps(self.state.selected)
+                cost = _cost(step.lanes(step.rank), each.call, exact=exact)
+            if cost and width < _WIDE:
+                cost[0] = cost[0]._replace(line=(lane_label(""), *cost[0].line))
+                lines += [fit(items, [], width, "  "), fit(cost, [], width, "  ")]
+            else:
+                lines.append(fit([*items, *cost], [], width, "  "))
+        if len(lines) > rows:
+            lines[rows - 1 :] = [(dim("  … and more under the cursor"),)]
+        return [*lines, *[()] * (rows - len(lines))]
+
 
 class TimelinesScreen(DashboardScreen):
     """The ranks' rows, the legend, and keys."""
@@ -225,73 +244,19 @@ class TimelinesScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
 
     def __init__(self, dashboard: Dashboard) -> None:
-        self._timelines = Timelines(dashboard)
-        super().__init__(dashboard, JobHeader(dashboard), self._timelines, Legend(dashboard))
+        view = self._timelines = Timelines(dashboard)
+        super().__init__(dashboard, JobHeader(dashboard), view, Legend(dashboard))
+        self.action_cursor, self.action_collective = view.move_cursor, view.to_collective
+        self.action_zoom, self.action_whole_step = view.zoom, view.whole_step
+        self.action_fit_collective = view.fit_collective
 
     def fit_selected(self) -> None:
         if (index := self.state.collective) is not None:
             self._timelines.show_collective(index, fits=True)
-            self.redraw()
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
         self.show_selected()
-
-    def action_cursor(self, cells: int) -> None:
-        self._timelines.move_cursor(cells)
-        self.redraw()
-
-    def action_collective(self, direction: int) -> None:
-        self._timelines.to_collective(direction)
-        self.redraw()
-
-    def action_zoom(self, direction: int) -> None:
-        self._timelines.zoom(direction)
-        self.redraw()
-
-    def action_whole_step(self) -> None:
-        self._timelines.viewport = WHOLE_STEP
-        self.redraw()
-
-    def action_fit_collective(self) -> None:
-        self._timelines.fit_collective()
-        self.redraw()
-
-
-def read_out(
-    step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int, *, exact: bool
-) -> list[StyledLine]:
-    """Return ``rows`` lines about the spans below the cursor. ``exact``: the source sees gaps."""
-    unit = _unit(step.length_ns, cursor.right_ns - cursor.left_ns)
-    at = bold(f"{unit.text(cursor.at_ns)} {unit.name}")
-    lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]
-    found = under(step, rank, cursor)
-    if not found:
-        detail, offset_ns = step.details[rank], step.offset_ns(rank)
-        why = "nothing of its step is known here"
-        if cursor.right_ns <= offset_ns:
-            why = f"its step begins at {unit.text(offset_ns)} {unit.name}"
-        elif cursor.left_ns >= offset_ns + detail.step_ns:
-            why = f"its step ended at {unit.text(offset_ns + detail.step_ns)} {unit.name}"
-        lines.append((dim(f" {why}"),))
-    for each in found:
-        bounds = f"{unit.text(each.start_ns)} – {unit.text(each.end_ns)} {unit.name}"
-        items = [Item((lane_label(each.lane), Segment(bounds)))]
-        items.append(Item((dim(duration(each.end_ns - each.start_ns)),), 5))
-        if each.call is None:
-            lines.append(fit(items, [], width, "  "))
-            continue
-        call = step.details[rank].collectives[each.call]
-        items.append(Item((bold(op_name(call)), dim(f" {byte_count(call.bytes)}"))))
-        cost = _cost(step.lanes(rank), each.call, exact=exact)
-        if width >= _WIDE:
-            lines.append(fit([*items, *cost], [], width, "  "))
-        else:
-            cost[0] = cost[0]._replace(line=(lane_label(""), *cost[0].line))
-            lines += [fit(items, [], width, "  "), fit(cost, [], width, "  ")]
-    if len(lines) > rows:
-        lines[rows - 1 :] = [(dim("  … and more under the cursor"),)]
-    return [*lines, *[()] * (rows - len(lines))]
 
 
 def _unit(longest_ns: int, cell_ns: float) -> Unit:
