@@ -229,13 +229,20 @@ class OverlaptopApp(App[int]):
         elif actions & NEED_JOB and state.snapshot.job is None:
             self._say_once("no job yet")
         elif actions & CHANGE_KNOB and state.moving:
-            self._edited().editable()  # the change line has the reason
-            self.show()
+            self._edited().editable()
+            self.show()  # the change line has the reason
 
     def _say_once(self, words: str) -> None:
         """Notify of this, unless it is on the screen."""
         if all(told.message != words for told in self._notifications):
             self.notify(words, timeout=3, markup=False)
+
+    async def run_action(self, action: Any, default_namespace: Any = None, namespaces: Any = None) -> bool:
+        """Run an action of a key or a click, and draw: actions only change the state."""
+        done = await super().run_action(action, default_namespace, namespaces)
+        if done:
+            self.show()
+        return done
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return self.dashboard.state.does(action)
@@ -257,18 +264,15 @@ class OverlaptopApp(App[int]):
         self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
         return self.dashboard.knobs
 
-    def action_larger(self) -> None:
-        self._edited().step(1)
-        self.show()
+    def _step_knob(self, direction: int) -> None:
+        self._edited().step(direction)
 
-    def action_smaller(self) -> None:
-        self._edited().step(-1)
-        self.show()
+    action_larger = partialmethod(_step_knob, 1)
+    action_smaller = partialmethod(_step_knob, -1)
 
     async def action_exact(self) -> None:
         if (selected := self._edited().editable()) is not None and isinstance(self.screen, DashboardScreen):
             await self.screen.ask_for_value(selected.knob)
-        self.show()
 
     async def _shows_running(self) -> bool:
         """Show the running trials, and say that others must wait; False: none run."""
@@ -287,14 +291,12 @@ class OverlaptopApp(App[int]):
             self._say_once(str(fault))
         else:
             await self._top(TrialsScreen)
-        self.show()
 
     async def action_trials(self) -> None:
         if not await self._shows_running():
             selected, top = self._edited().editable(), await self._top(TrialsScreen)
             if selected is not None:
                 await top.ask_for_values(selected.knob)
-            self.show()
 
     async def action_slack(self) -> None:
         if await self._shows_running():
@@ -309,7 +311,6 @@ class OverlaptopApp(App[int]):
     async def _delay(self, delays: RunningTrials) -> None:
         self.dashboard.trials.begin_delays(delays)
         await self._top(TrialsScreen)
-        self.show()
 
     async def _confirm(self, question: str, do: Callable[[], Awaitable[None]]) -> None:
         if isinstance(self.screen, DashboardScreen):
@@ -337,7 +338,7 @@ class OverlaptopApp(App[int]):
             self.pop_screen()
             return
         if not over:
-            self._to_overview()
+            self.action_overview()
         await self.push_screen(kind(self.dashboard, **about))
 
     async def _top(self, kind: type[OnTop]) -> OnTop:
@@ -346,7 +347,7 @@ class OverlaptopApp(App[int]):
         assert isinstance(self.screen, kind)
         return self.screen
 
-    def _to_overview(self) -> None:
+    def action_overview(self) -> None:
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
@@ -358,10 +359,6 @@ class OverlaptopApp(App[int]):
     action_notices = partialmethod(_open, NoticesScreen, over=True)
     action_hosts = partialmethod(_open, HostsScreen, over=True)
     action_jobs = partialmethod(_open, JobsScreen, over=True)
-
-    def action_overview(self) -> None:
-        self._to_overview()
-        self.show()
 
     async def action_rank(self) -> None:
         if self.dashboard.state.selected is not None and not isinstance(self.screen, RankScreen):
@@ -385,40 +382,34 @@ class OverlaptopApp(App[int]):
 
     def action_trace_step(self, steps: int) -> None:
         self.dashboard.turn(steps)
-        self.show()
 
     action_earlier_step = partialmethod(action_trace_step, -1)
     action_later_step = partialmethod(action_trace_step, 1)
 
-    def action_show_step(self, number: int | None) -> None:
+    def action_show_step(self, number: int) -> None:
         self.dashboard.show_step(number)
-        self.show()
 
     def action_slowest(self) -> None:
-        self.action_show_step(slowest_step(self.dashboard.state.snapshot))
+        self.dashboard.show_step(slowest_step(self.dashboard.state.snapshot))
 
     def action_pause(self) -> None:
         if self.dashboard.state.paused_at_ns is not None:
             self.dashboard.resume()
         else:
             self.dashboard.pause()
-        self.show()
 
     def action_window(self) -> None:
         if self.dashboard.state.past_step is not None:
             self._say_once("a past step has no window of steps; space: newest step")
         else:
             self.dashboard.state.next_window()
-            self.show()
 
     def action_replay_seek(self, seconds: int) -> None:
         self.dashboard.seek(seconds)
-        self.show()
 
     def action_next_event(self) -> None:
         if not self.dashboard.seek_event():
             self._say_once("no other finding or trouble up to here; N goes on")
-        self.show()
 
     def action_measure(self) -> None:
         self.dashboard.measure()
@@ -426,7 +417,6 @@ class OverlaptopApp(App[int]):
 
     def action_record(self) -> None:
         self.dashboard.record()
-        self.show()
 
     def action_next_theme(self) -> None:
         look = self.dashboard.look

@@ -49,7 +49,7 @@ class Dashboard:
         self.jobs_seen = JobsSeen()
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
-        """Called when a request changes the state, to redraw. Set by the app."""
+        """Called when a prompt, a click or the wheel has changed the state, to redraw. Set by the app."""
         self.tell: Callable[[str], object] = lambda _news: None
         """Called with a line about a recording. Set by the app."""
         self._findings = options.log.watch
@@ -81,7 +81,7 @@ class Dashboard:
 
     def update(self) -> None:
         """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
-        state, knobs = self.state, self.knobs
+        state, change = self.state, self.knobs.change
         if (look := self._findings.look(self.latest)) is not None:
             self._told.tell(look)
             if not (self.latest.recorded or self.latest.hub_state is HubState.TRACE):  # those are kept
@@ -91,10 +91,10 @@ class Dashboard:
             state.trouble_since = trouble_of(self.latest)
             return
         state.show(self.latest)
-        if knobs.change and (not state.change or knobs.change.command != state.change.command):
+        if change and (not state.change or change.command != state.change.command):
             state.panel_hidden = False
-        state.selected_knob = knobs.selected
-        state.change, state.change_is_news = knobs.change, knobs.change_is_news
+        state.selected_knob = self.knobs.selected
+        state.change, state.change_is_news = change, self.knobs.change_is_news
         state.trying, state.slopes = self.trials.running, self.trials.slopes(self._job)
         if not 0 <= self.latest.at_ns - self._compared_ns < COMPARED_EVERY_NS:
             state.compared, self._compared_ns = self.jobs_seen.compare(self.latest), self.latest.at_ns
@@ -209,7 +209,6 @@ class Dashboard:
         views = [view for view in state.snapshot.ranks if view.rank in ranks]
         if all(step_of(view, number) is not None for view in views):  # else its totals are on their way
             state.go_to(number)
-        self.on_change()
 
     def select_knob(self, name: str) -> None:
         """Select the knob that keys change; empty: keep the present one. Its change is then shown."""

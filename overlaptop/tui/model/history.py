@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.draw.bars import binned
 from overlaptop.wire.messages import StepTotals
 
 _COLUMN_S = 1.0
@@ -52,52 +54,40 @@ def bar_top_ns(longest_ns: int, before_ns: int = 0) -> int:
     return -(-longest_ns // grain_ns) * grain_ns
 
 
-def columns(
-    history: Sequence[StepTotals],
-    width: int,
-    steps_per_column: int,
-    value: Callable[[StepTotals], float | None],
-    gather: Callable[[Sequence[float]], float] = max,
-) -> list[float | None]:
-    """Return the newest ``width`` columns, oldest first; None if nothing is known.
+class Columns:
+    """A rank's newest steps in columns, oldest first.
 
-    Columns begin at multiples of ``steps_per_column`` steps, so that a finished column never changes.
+    They begin at multiples of ``each`` steps, so that a finished column never changes.
     """
-    known: dict[int, list[float]] = {}
-    for step in history[-width * steps_per_column :]:
-        if (figure := value(step)) is not None:
-            known.setdefault(step.step // steps_per_column, []).append(figure)
-    end = 1 + (history[-1].step // steps_per_column if history else 0)
-    return [gather(known[at]) if at in known else None for at in range(end - width, end)]
 
+    def __init__(self, steps: Sequence[StepTotals], width: int, each: int) -> None:
+        self._steps, self._width, self._each = steps, width, each
+        self._first = 1 - width + (steps[-1].step // each if steps else 0)
 
-def column_of(
-    history: Sequence[StepTotals], width: int, steps_per_column: int, step: int | None
-) -> int | None:
-    """Return the column of this step; None if it is not shown."""
-    if step is None or not history:
-        return None
-    at = width - 1 - (history[-1].step // steps_per_column - step // steps_per_column)
-    return at if 0 <= at < width else None
+    def values(
+        self,
+        value: Callable[[StepTotals], float | None],
+        gather: Callable[[Sequence[float]], float] = max,
+    ) -> list[float | None]:
+        """Return a value a column; None if nothing is known."""
+        known = ((step.step // self._each, value(step)) for step in reversed(self._steps))
+        return binned(known, self._width, gather)
 
+    def column(self, step: int | None) -> int | None:
+        """Return the column of this step; None if it is not shown."""
+        at = step // self._each - self._first if step is not None else -1
+        return at if 0 <= at < self._width else None
 
-def column_ages(
-    history: Sequence[StepTotals], width: int, steps_per_column: int, every: int
-) -> list[tuple[int, int]]:
-    """Return each ``every``-th column back from the newest, and its first step's age in ns."""
-    newest, begins_ns = history[-1], dict[int, int]()
-    for step in reversed(history):
-        columns_ago = newest.step // steps_per_column - step.step // steps_per_column
-        begins_ns[width - 1 - columns_ago] = step.start_ns
-    wanted = range(width - 1 - every, -1, -every)
-    return [(at, newest.start_ns - begins_ns[at]) for at in wanted if at in begins_ns]
+    def ages_ns(self, every: int) -> list[tuple[int, int]]:
+        """Return each ``every``-th column back from the newest, and its first step's age in ns."""
+        begins_ns = {self.column(step.step): step.start_ns for step in reversed(self._steps)}
+        wanted = range(self._width - 1 - every, -1, -every)
+        return [(at, self._steps[-1].start_ns - begins_ns[at]) for at in wanted if at in begins_ns]
 
-
-def slowest_in(history: Sequence[StepTotals], width: int, steps_per_column: int, column: int) -> int | None:
-    """Return the slowest step of a column; None if it has none."""
-    shown = [step for step in history if column_of(history, width, steps_per_column, step.step) == column]
-    slowest = max(shown, key=lambda step: step.step_ns, default=None)
-    return slowest.step if slowest is not None else None
+    def slowest(self, column: int) -> int | None:
+        """Return the slowest step of a column; None if it has none."""
+        shown = [step for step in self._steps if self.column(step.step) == column]
+        return max(shown, key=attrgetter("step_ns")).step if shown else None
 
 
 def _round_up(value: float) -> float:

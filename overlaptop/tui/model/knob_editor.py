@@ -63,15 +63,30 @@ class KnobEditor:
     def __init__(self, session: Session, latest: Snapshot, clock_s: Callable[[], float]) -> None:
         self._session, self._latest, self._clock_s = session, latest, clock_s
         self.own: dict[str, str] = {}  # Ids of this dashboard's changes, with the old value
-        self.change: KnobChange | None = None  # The newest change from any dashboard, or why there is none
-        self._shown, self._change_s = ("", ""), -inf
-        """Command and state of the last change shown, and when it came."""
         self.selected_name = ""  # The knob that the user selected; empty: none
         self.wanted: WantedValue | None = None
+        self._sent: KnobChange | None = None  # Until the next snapshot, which has the command
+        self._refusal: KnobChange | None = None
         self._refused_s = -inf
+        self._newest, self._change_s = ("", ""), -inf
+        """Command and state of the newest change, and when it came."""
 
     def forget(self) -> None:
-        self.selected_name, self.wanted, self._refused_s = "", None, -inf
+        self.selected_name, self.wanted, self._refusal = "", None, None
+
+    @property
+    def change(self) -> KnobChange | None:
+        """Return the pending change, else the newest from any dashboard; for a while why there is none."""
+        if self._refusal is not None and self._clock_s() - self._refused_s < NEWS_S:
+            return self._refusal
+        if (wanted := self.wanted) is not None:
+            words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
+            new = self._new_value(wanted.knob, wanted.value)
+            return KnobChange(wanted.knob, wanted.old, new, words, "pending")
+        # Changes of other dashboards that were refused as busy are no news.
+        changes = (each for each in reversed(self._latest.changes) if not each.busy or each.id in self.own)
+        newest = next(changes, None)
+        return self._sent or (self._progress_of(newest) if newest is not None else None)
 
     @property
     def change_is_news(self) -> bool:
@@ -90,7 +105,7 @@ class KnobEditor:
 
     def editable(self) -> JobKnob | None:
         """Return the selected knob if it can be changed; else None, and `change` has the reason."""
-        self._refused_s, selected = -inf, self.selected
+        self._refusal, selected = None, self.selected
         if self._latest.hub_state is HubState.ENDED:
             self._refuse("", "the job is over: nothing can be changed")
         elif selected is None:
@@ -132,17 +147,19 @@ class KnobEditor:
 
     def cancel(self) -> bool:
         """Cancel the pending change; return whether there was one."""
-        wanted, self.wanted, self._refused_s = self.wanted, None, -inf
-        self._follow()
+        wanted, self.wanted, self._refusal = self.wanted, None, None
         return wanted is not None
 
     def tick(self, snapshot: Snapshot) -> None:
         """Send the pending value once keys pause and no other command is in progress."""
-        self._latest, wanted = snapshot, self.wanted
+        self._latest, self._sent, wanted = snapshot, None, self.wanted
         if wanted and self._clock_s() - wanted.asked_s >= SETTLE_S and self._busy is None:
             self._send(wanted)
-        else:
-            self._follow()
+        change = self.change
+        if change is not None and change is not self._refusal:
+            newest = change.command, change.state
+            if newest != self._newest:
+                self._newest, self._change_s = newest, self._clock_s()
 
     def _want(self, knob: Knob, value: int | None, *, settled: bool = False) -> None:
         """``settled``: no more keys follow."""
@@ -155,19 +172,16 @@ class KnobEditor:
             self.wanted = wanted._replace(value=value, asked_s=asked_s)
         else:
             self._refuse(wanted.knob, f"the change of {wanted.knob} is still pending; {TAKE_BACK}")
-            return
-        self._follow()
 
     def _send(self, wanted: WantedValue) -> None:
         held, value = self._latest.knob(wanted.knob), wanted.value
-        self.wanted, self._refused_s = None, -inf
+        self.wanted, self._refusal = None, None
         if held is None or held.refusal:
             why = held.refusal if held else f"the job has no {wanted.knob} any more"
             self._refuse(wanted.knob, f"{wanted.knob} cannot be changed: {why}")
             return
         if value is not None and value == self._expected(held.knob):
-            self._follow()  # keys returned to the present value
-            return
+            return  # keys returned to the present value
         try:
             command = make_restoring(held.knob) if value is None else make_setting(held.knob, value)
             fault = self._session.send(command)
@@ -178,8 +192,7 @@ class KnobEditor:
         else:
             self.own[command.id] = wanted.old
             new = self._new_value(wanted.knob, value)
-            # The next snapshot has the command.
-            self._show(KnobChange(wanted.knob, wanted.old, new, "sent ...", "pending", command=command.id))
+            self._sent = KnobChange(wanted.knob, wanted.old, new, "sent ...", "pending", command=command.id)
 
     @property
     def _busy(self) -> CommandView | None:
@@ -199,27 +212,7 @@ class KnobEditor:
         return knob.value if knob.value is not None else _number(knob.value_text)
 
     def _refuse(self, knob: str, words: str) -> None:
-        self.change = KnobChange(knob, "", "", words, "failed")
-        self._refused_s = self._clock_s()
-
-    def _follow(self) -> None:
-        """Show the pending change, else the newest one, unless a reason for none is shown."""
-        if self._clock_s() - self._refused_s < NEWS_S:
-            return
-        if (wanted := self.wanted) is not None:
-            words = f"waiting for: {self._busy.words}; {TAKE_BACK}" if self._busy is not None else TAKE_BACK
-            new = self._new_value(wanted.knob, wanted.value)
-            self._show(KnobChange(wanted.knob, wanted.old, new, words, "pending"))
-            return
-        # Changes of other dashboards that were refused as busy are no news.
-        changes = (each for each in reversed(self._latest.changes) if not each.busy or each.id in self.own)
-        newest = next(changes, None)
-        self._show(self._progress_of(newest) if newest is not None else None)
-
-    def _show(self, change: KnobChange | None) -> None:
-        self.change, shown = change, (change.command, change.state) if change is not None else ("", "")
-        if shown != self._shown:
-            self._shown, self._change_s = shown, self._clock_s()
+        self._refusal, self._refused_s = KnobChange(knob, "", "", words, "failed"), self._clock_s()
 
     def _progress_of(self, view: CommandView) -> KnobChange:
         # Ranks report the old value once they have changed it.

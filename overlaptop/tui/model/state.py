@@ -87,6 +87,7 @@ class ViewState:
     _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
     _timeline: TimelineStep | None = field(default=None, repr=False)
     _timeline_at_ns: int = field(default=0, repr=False)
+    _newest: Snapshot | None = field(default=None, repr=False)  # Of which `snapshot` was made
     _paused: Snapshot | None = field(default=None, repr=False)
     """The snapshot of the pause, from which the user goes back through the kept steps."""
 
@@ -109,12 +110,17 @@ class ViewState:
 
     def show(self, snapshot: Snapshot) -> None:
         """Show rows and totals over the window; a window of one step is the timeline's step."""
-        self.snapshot = _without_empty_waits(snapshot)
+        if snapshot is self._newest and self.window is self.snapshot.totals.window is not Window.STEP:
+            return
+        self._newest, self.snapshot = snapshot, _without_empty_waits(snapshot)
         if not self.moving:
             return
         if self.window is Window.STEP:
             snapshot = replace(snapshot, ranks=self._in_step_of_timeline() or self.snapshot.ranks)
-        self.snapshot = _without_empty_waits(with_means(over_window(snapshot, self.window)))
+        self.snapshot = self._over_window(snapshot)
+
+    def _over_window(self, snapshot: Snapshot) -> Snapshot:
+        return _without_empty_waits(with_means(over_window(snapshot, self.window)))
 
     def pause(self, now_ns: int) -> None:
         """Pause: show all ranks' timelines of the shown step."""
@@ -126,7 +132,7 @@ class ViewState:
         self._paused = self.snapshot
 
     def resume(self) -> None:
-        self.paused_at_ns = self.past_step = self._paused = self.trouble_since = None
+        self.paused_at_ns = self.past_step = self._paused = self._newest = self.trouble_since = None
         self._timeline_at_ns = 0
 
     def go_to(self, number: int) -> None:
@@ -243,6 +249,12 @@ class ViewState:
             if self.viewport.zoom > 1:
                 self.viewport = self.viewport.showing(sum(lanes.place(index)) / 2)
 
+    def move_collective(self, by: int) -> None:
+        """Select the collective this many further on; the first one if none is selected."""
+        if (lanes := self.lanes) is not None and lanes.keys:
+            at = self.collective
+            self.select_collective(0 if at is None else min(max(at + by, 0), len(lanes.keys) - 1))
+
     @property
     def step(self) -> StepTotals | None:
         """Return the figures of the timeline's step, else of the selected rank's newest measured step."""
@@ -313,8 +325,7 @@ class ViewState:
     def next_window(self) -> None:
         self.window = following(self.window, list(Window))
         if self.paused_at_ns is not None:
-            shown = with_means(over_window(self.snapshot, self.window))
-            self.snapshot = self._paused = _without_empty_waits(shown)
+            self.snapshot = self._paused = self._over_window(self.snapshot)
 
     def move(self, rows: int, order: Sequence[int] = ()) -> None:
         """Select the rank this many rows further down, of the rows or of ``order``; stop at either end."""

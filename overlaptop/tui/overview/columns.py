@@ -3,7 +3,7 @@
 Empty columns are left out: a job on CPUs has no links, and its idle time is not measured.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -49,15 +49,10 @@ class Scales:
         """Full width of the bars, a round figure; 0 before the first step."""
         self.unit = Unit.for_scale(max(self.bar_ns, round(typical_ns or 0)) or 1_000_000)
         self.steps_per_column = history.steps_per_column(typical_ns, moving=state.moving)
-        """Steps per column of the history."""
         scaled = [view for view in ranks[:_SCALED_RANKS] if view.history]
-        self.newest_columns = (
-            self.steps_per_column,
-            [
-                (view.rank, view.history[-1].step // self.steps_per_column, view.stale or view.ended)
-                for view in scaled
-            ],
-        )
+        newest = (view.history[-1].step // self.steps_per_column for view in scaled)
+        states = ((view.rank, view.stale or view.ended) for view in scaled)
+        self.newest_columns = self.steps_per_column, *zip(newest, states, strict=True)
         self.slowest_ns: dict[int, list[float | None]]
         """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
         self.history_lines: dict[tuple[int, int, int | None], StyledLine]
@@ -65,14 +60,15 @@ class Scales:
         if before is not None and before.newest_columns == self.newest_columns:
             self.slowest_ns, self.history_lines = before.slowest_ns, before.history_lines
         else:
-            self.slowest_ns = {view.rank: self.slowest(view, _HISTORY_MOST) for view in scaled}
+            slowest = {view.rank: self.columns(view, _HISTORY_MOST) for view in scaled}
+            self.slowest_ns = {rank: each.values(attrgetter("step_ns")) for rank, each in slowest.items()}
             self.history_lines = {}
         self.spark_top_ns = history.scale_top_ns(chain.from_iterable(self.slowest_ns.values()))
         self.failure = first_failure(ranks)
         self.are_means = any(view.mean is not None for view in ranks)
 
-    def slowest(self, view: RankView, columns: int) -> list[float | None]:
-        return history.columns(view.history, columns, self.steps_per_column, attrgetter("step_ns"))
+    def columns(self, view: RankView, width: int) -> history.Columns:
+        return history.Columns(view.history, width, self.steps_per_column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +153,12 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    step = scales.state.marked_step
-    marked = history.column_of(view.history, width, scales.steps_per_column, step)
+    columns = scales.columns(view, width)
+    marked = columns.column(scales.state.marked_step)
     key = view.rank, width, marked
     if (line := scales.history_lines.get(key)) is None:
         known = scales.slowest_ns.get(view.rank)
-        values = scales.slowest(view, width) if known is None else known[-width:]
+        values = columns.values(attrgetter("step_ns")) if known is None else known[-width:]
         line = chart(values, scales.spark_top_ns, 1, style=TextStyle("history"), marked=marked)[0]
         if known is not None:
             scales.history_lines[key] = line
@@ -217,6 +213,7 @@ def numa_cell(view: RankView) -> StyledLine:
 # Headers have a spare cell for the mark of the sort column.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
+    Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False),
     Column("bar", _bar_header, _bar, _BAR, 0, right=False),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
@@ -228,22 +225,17 @@ COLUMNS = (
     Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9),
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5),
     Column("history", _history_header, _history, _HISTORY, 8, right=False),
+    Column("critical", "critical", _critical, 9, 1),
 )
-_CRITICAL = Column("critical", "critical", _critical, 9, 1)
-_NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
+_EXTRA = ("node", "critical")
 
 
-def columns_for(
-    ranks: Sequence[RankView], *, with_nodes: bool = False, with_slopes: bool = False
-) -> tuple[Column, ...]:
-    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host;
-    ``with_slopes``: some rank was delayed, to see whether it is critical.
+def columns_for(ranks: Sequence[RankView], extra: Collection[str] = ()) -> tuple[Column, ...]:
+    """Return the columns with a value for at least one rank. ``extra``: which to include of ``node``, each
+    rank's host, and ``critical``, if some rank was delayed.
     """
-    rank, *others = COLUMNS
-    columns = (rank, _NODE, *others) if with_nodes else COLUMNS
-    if with_slopes:
-        columns = (*columns, _CRITICAL)
-    return tuple(each for each in columns if not ranks or has_data(each.key, ranks))
+    shown = (each for each in COLUMNS if each.key in extra or each.key not in _EXTRA)
+    return tuple(each for each in shown if not ranks or has_data(each.key, ranks))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

@@ -4,7 +4,7 @@ If several hosts are watched, each host's ranks are below a thin line. A job wit
 mark a rank, and rows only of the selected rank and of those that deviate most.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from textual import events
@@ -17,8 +17,6 @@ from overlaptop.tui.draw.bars import merged
 from overlaptop.tui.draw.layout import Item, fit, pad
 from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.draw.table import GAP, scrolled
-from overlaptop.tui.model import history
-from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
 from overlaptop.tui.widgets.host_lines import heading
 from overlaptop.tui.widgets.view import JobView
@@ -35,18 +33,17 @@ class RankMap:
     is a vertical stripe and a bad node is a short horizontal one.
     """
 
-    def __init__(self, state: ViewState, width: int) -> None:
-        self._snapshot, self._quantity, self._width = state.snapshot, state.map_quantity, width
-        self.ranks = by_place(state.rows)
-        self._found = deviations(state.rows, self._quantity)
+    def __init__(self, rows: Sequence[RankView], quantity: str, width: int) -> None:
+        self._rows, self._quantity, self._width = rows, quantity, width
+        self.ranks = by_place(rows)
+        self._found = deviations(rows, quantity)
         self.worst = self._found.worst()  # The ranks that deviate most
         most, node_ranks = max(2, 2 * (width - 2 * _MARGIN)), node_size(self.ranks)
         whole = most // node_ranks * node_ranks if node_ranks % 2 == 0 else 0
         self.line_ranks = whole or most  # Ranks on one line
 
-    def fits(self, state: ViewState, width: int) -> bool:
-        same = self._snapshot is state.snapshot
-        return same and (self._quantity, self._width) == (state.map_quantity, width)
+    def is_of(self, rows: Sequence[RankView], quantity: str, width: int) -> bool:
+        return self._rows is rows and (self._quantity, self._width) == (quantity, width)
 
     @property
     def height(self) -> int:
@@ -136,11 +133,11 @@ class RankTable(JobView):
 
     def _folded(self, width: int = 0) -> RankMap | None:
         """Return the map of a folded job; None: each rank has a row."""
-        width = width or self.size.width
         if not self.state.folded:
             return None
-        if self._map is None or not self._map.fits(self.state, width):
-            self._map = RankMap(self.state, width)
+        made_of = self.state.rows, self.state.map_quantity, width or self.size.width
+        if self._map is None or not self._map.is_of(*made_of):
+            self._map = RankMap(*made_of)
         return self._map
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
@@ -189,9 +186,10 @@ class RankTable(JobView):
         elif at < len(entries) and not isinstance(entry := entries[at], Group):
             await self.screen.run_action(f"screen.select_rank({entry.rank})")
             key, x, size = self._column_at(event.x)
-            steps = entry.history if key == "history" else ()
-            each = self._scales.steps_per_column if self._scales else 1
-            if (step := history.slowest_in(steps, size, each, x)) is not None:
+            step = (
+                self._scales.columns(entry, size).slowest(x) if key == "history" and self._scales else None
+            )
+            if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")
             elif event.chain >= 2:
                 await self.screen.run_action("app.rank")
@@ -214,10 +212,9 @@ class RankTable(JobView):
 
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
-        with_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
-        with_slopes = bool(state.slopes)
-        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=with_slopes)
-        return layout(columns, width - 2 * _MARGIN)
+        has_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
+        extra = ["node"] * has_nodes + ["critical"] * bool(state.slopes)
+        return layout(columns_for(state.snapshot.ranks, extra), width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> tuple[str, int, int]:
         """Return the column at ``x``, the position in it, and its width; an empty key: none."""

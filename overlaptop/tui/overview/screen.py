@@ -46,17 +46,14 @@ class OverviewScreen(TimelineScreen):
 
     def action_comparison(self) -> None:
         self.state.panel_hidden = not self.state.panel_hidden
-        self.redraw()
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows, self._table.listed if abs(rows) == 1 else self._table.places)
-        self.show_selected()
 
     def action_pan(self, direction: int) -> None:
         """Pan the timeline; over the marks of a folded job, select the rank beside the selected one."""
         if self.state.folded and self.state.viewport == WHOLE_STEP:
             self.state.move(direction, self._table.places)
-            self.show_selected()
         else:
             super().action_pan(direction)
 
@@ -65,28 +62,22 @@ class OverviewScreen(TimelineScreen):
 
     def action_select_rank(self, rank: int) -> None:
         self.state.rank = rank
-        self.show_selected()
 
     def action_sort_by(self, key: str) -> None:
         self.state.sort_by(key)
-        self.redraw()
 
     def action_sort(self) -> None:
         self.state.sort_by_next()
-        self.redraw()
 
     def action_reverse(self) -> None:
         self.state.reverse = not self.state.reverse
-        self.redraw()
 
     def action_map(self) -> None:
         self.state.next_quantity()
-        self.redraw()
 
     def action_collectives(self) -> None:
         self._collectives.display = not self._collectives.size
         self.set_class(not self._collectives.display, "-unlisted")
-        self.redraw()
 
     async def action_filter(self) -> None:
         """Ask for a filter at the foot of the screen; it applies while it is typed."""
@@ -110,7 +101,5 @@ class OverviewScreen(TimelineScreen):
         """Go back to live from a past step; else drop the filter."""
         if self.state.past_step is not None:
             self.dashboard.resume()
-            self.dashboard.on_change()
-            return
-        self.state.filter = Filter()
-        self.show_selected()
+        else:
+            self.state.filter = Filter()

@@ -8,7 +8,6 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
-from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import RowList
 
 _COLUMNS = (
@@ -54,11 +53,9 @@ class Collectives(RowList[int]):
 
     def put(self, row: int) -> None:
         self.state.select_collective(row)
-        if isinstance(self.screen, DashboardScreen):
-            self.screen.redraw()
 
-    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        await self.screen.run_action(f"screen.collective({direction})")
+    def move(self, lines: int) -> None:
+        self.state.move_collective(lines)
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 1 + max(1, self.state.most_collectives)

@@ -96,7 +96,6 @@ class Timeline(JobView):
 
     async def wheel(self, direction: int, x: int) -> None:
         self.state.viewport = zoomed_at(self.state.viewport, x, self.size.width, direction)
-        self.redraw()
 
 
 class TimelineScreen(DashboardScreen):
@@ -104,21 +103,15 @@ class TimelineScreen(DashboardScreen):
 
     def action_zoom(self, direction: int) -> None:
         self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**direction)
-        self.redraw()
 
     def action_pan(self, direction: int) -> None:
         self.state.viewport = self.state.viewport.panned(PAN_SHARE * direction)
-        self.redraw()
 
     def action_whole_step(self) -> None:
         self.state.viewport = WHOLE_STEP
-        self.redraw()
 
     def action_collective(self, lines: int) -> None:
-        lanes, at = self.state.lanes, self.state.collective
-        if lanes is not None and lanes.keys:
-            self.state.select_collective(0 if at is None else min(max(at + lines, 0), len(lanes.keys) - 1))
-            self.redraw()
+        self.state.move_collective(lines)
 
 
 class LaneRows:

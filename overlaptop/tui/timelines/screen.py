@@ -66,7 +66,6 @@ class Timelines(JobView):
         self.dashboard.hold_step()
         if (step := self.step) is not None:
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
-        self.redraw()
 
     def to_collective(self, direction: int) -> None:
         self.dashboard.hold_step()
@@ -83,7 +82,6 @@ class Timelines(JobView):
         self._put(step, start_ns, follows=True)
         if fits:
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
-        self.redraw()
 
     def fit_collective(self) -> None:
         self.dashboard.hold_step()
@@ -96,11 +94,9 @@ class Timelines(JobView):
         if (step := self.step) is not None:
             anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
-        self.redraw()
 
     def whole_step(self) -> None:
         self.viewport = WHOLE_STEP
-        self.redraw()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         step, state = self.step, self.state
@@ -144,15 +140,13 @@ class Timelines(JobView):
         step = self.step
         if event.y in self._ranks_at:
             self.state.rank = self._ranks_at[event.y]
-            self.dashboard.watch()
         if step is not None and event.x >= LABEL:
             start_ns, _ = self._bounds_ns(step)
             self._put(step, start_ns + (event.x - LABEL + 0.5) * self._cell_ns(step))
-        self.redraw()
+        self.dashboard.on_change()
 
     async def wheel(self, direction: int, x: int) -> None:
         self.viewport = zoomed_at(self.viewport, x, self.size.width, direction)
-        self.redraw()
 
     def _bounds_ns(self, step: TimelineStep) -> tuple[float, float]:
         return self.viewport.bounds_ns(step.length_ns)
@@ -256,7 +250,6 @@ class TimelinesScreen(DashboardScreen):
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
-        self.show_selected()
 
 
 def _unit(longest_ns: int, cell_ns: float) -> Unit:

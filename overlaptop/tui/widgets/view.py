@@ -120,12 +120,15 @@ class JobView(Widget):
         self.move(direction)
 
     async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        await self.wheel(1, event.x)
+        await self._wheel(event, 1)
 
     async def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        await self._wheel(event, -1)
+
+    async def _wheel(self, event: events.MouseEvent, direction: int) -> None:
         event.stop()
-        await self.wheel(-1, event.x)
+        await self.wheel(direction, event.x)
+        self.dashboard.on_change()
 
 
 def _difference(old: StyledLine, new: StyledLine, y: int, width: int) -> Region:
@@ -174,7 +177,6 @@ class Page(JobView):
 
     def move(self, lines: int) -> None:
         self.first = max(0, self.first + lines)
-        self.redraw()
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
         self.move(WHEEL_LINES * direction)
@@ -222,7 +224,6 @@ class RowList(JobView, Generic[Row]):
 
     def put(self, row: Row) -> None:
         self.cursor = self.key(row)
-        self.redraw()
 
     def listed(
         self, rows: Sequence[Row], space: int, draw: Callable[[Row, bool], StyledLine]
@@ -246,5 +247,6 @@ class RowList(JobView, Generic[Row]):
         rows, at = self.rows, self._first + event.y - self.above
         if event.y >= self.above and at < len(rows):
             self.put(rows[at])
+            self.dashboard.on_change()
             if event.chain >= 2:
                 await self.screen.run_action(self.opens)
