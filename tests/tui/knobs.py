@@ -38,14 +38,6 @@ def controlled_job(*knobs, ranks=2):
     return session
 
 
-def uncontrolled():
-    """It was started without --control."""
-    session = running_job(2)
-    for rank in (0, 1):
-        session.say(info(rank), KnobFacts(rank, (BUCKET,)))
-    return session
-
-
 def ended():
     session = controlled_job()
     session.fleet.set_hub_state(HubState.ENDED, "")

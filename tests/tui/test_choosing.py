@@ -26,10 +26,8 @@ def ranks():
 @pytest.mark.parametrize(
     ("words", "kept"),
     [
-        ("", [0, 1, 2, 3, 4]), ("3", [3]), ("0-2", [0, 1, 2]), ("0,2-3", [0, 2, 3]), ("9", []),
-        ("overlap<80", [1, 2]), ("overlap<80%", [1, 2]), ("overlap>=70", [0, 2]), ("exposed>10ms", [1]),
-        ("exposed>10", [1]), ("exposed<=3000us", [0]), ("step>0.2s", [3]), ("gpu-1", [2]),
-        ("h200", [0, 1, 2, 3]),
+        ("", [0, 1, 2, 3, 4]), ("0,2-3", [0, 2, 3]), ("9", []), ("overlap<80%", [1, 2]),
+        ("overlap>=70", [0, 2]), ("exposed>10", [1]), ("exposed<=3000us", [0]), ("h200", [0, 1, 2, 3]),
         ("stale", [0, 1, 2]), ("ended", []), ("0-2 overlap<80 gpu-0", [1]), ("idle>0", [0, 1, 2]),
         ("step>0.2 s", [3]), ("exposed>2 ms gpu-0", [0, 1]), ("3 s", []), ("10-0-0-1", []),
     ],
@@ -54,11 +52,11 @@ def test_meaningless_comparison_is_refused_in_one_line(words):
 @pytest.mark.parametrize(
     ("key", "reverse", "order"),
     [
-        ("rank", False, [0, 1, 2, 3, 4]), ("rank", True, [4, 3, 2, 1, 0]),
+        ("rank", True, [4, 3, 2, 1, 0]),
         ("overlap", False, [1, 2, 0, 3, 4]),
-        ("exposed", True, [1, 2, 0, 3, 4]), ("step", True, [3, 1, 2, 0, 4]),
+        ("exposed", True, [1, 2, 0, 3, 4]),
     ],
-)  # fmt: skip
+)
 def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse, order):
     assert [view.rank for view in ordered(ranks, Filter(), key, reverse=reverse)] == order
 
@@ -66,8 +64,8 @@ def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse,
 @pytest.mark.parametrize(
     ("words", "kept"),
     [
-        ("nvlink>275", [0, 1]), ("nvlink<=277gb/s", [1, 2]), ("nvlink>276900mb/s", [0, 1]),
-        ("pcie>=1.4", [2]), ("misplaced", [1]), ("unbound", [2]), ("misplaced nvlink>280", []),
+        ("nvlink<=277gb/s", [1, 2]), ("nvlink>276900mb/s", [0, 1]), ("pcie>=1.4", [2]),
+        ("misplaced", [1]), ("unbound", [2]), ("misplaced nvlink>280", []),
     ],
 )  # fmt: skip
 def test_ranks_can_be_filtered_by_links_and_placement(words, kept):

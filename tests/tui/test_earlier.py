@@ -44,7 +44,6 @@ def test_left_job_keeps_its_figures_and_steps():
     watched = Watched()
     assert (watched.seen.present, watched.seen.all) == (None, [])
     watched.job("first", comm=30, hidden=15)
-    assert [job.label for job in watched.seen.all] == ["train.py"]
     watched.say(welcome(job="second"))  # it has made no step yet
     watched.look()
     assert (watched.seen.present.job, watched.seen.earlier) == ("first", None)
@@ -54,7 +53,6 @@ def test_left_job_keeps_its_figures_and_steps():
     assert (earlier.step_ns, earlier.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
     assert (earlier.overlap, watched.seen.present.overlap) == pytest.approx((0.5, 1.0))
     watched.job("first")
-    assert watched.seen.earlier.job == "second"
     assert [job.job for job in watched.seen.all] == ["second", "first"]
 
 
@@ -67,20 +65,13 @@ def test_jobs_started_here_are_compared_whatever_their_script():
     assert [job.exact for job in watched.seen.all] == [True, False]  # kept: whether figures are bounds
     watched.seen.describe("first", "ddp --layers 8", "ended here")
     watched.seen.describe("second", "fsdp")
-    assert (watched.seen.present.label, watched.seen.present.how) == ("fsdp", "runs")
-    assert (watched.seen.earlier.label, watched.seen.earlier.how) == ("ddp --layers 8", "ended here")
-
-
-def test_job_that_ended_without_a_step_is_listed():
-    watched = Watched()
-    watched.job("first")
-    watched.seen.describe("first", "ddp", "killed by SIGKILL")
-    watched.seen.describe("second", "ddp --layers 9", "exit status 1")
+    watched.seen.describe("third", "ddp", "exit status 1")  # without a step
+    assert watched.seen.earlier.job == "first"
     assert [(job.label, job.how, job.step_ns is None) for job in watched.seen.all] == [
-        ("ddp --layers 9", "exit status 1", True),
-        ("ddp", "killed by SIGKILL", False),
+        ("ddp --layers 8", "ended here", False),
+        ("ddp", "exit status 1", True),
+        ("fsdp", "runs", False),
     ]
-    assert watched.seen.earlier is None
 
 
 def test_figures_leave_out_stalls_and_disturbed_steps():
@@ -88,9 +79,8 @@ def test_figures_leave_out_stalls_and_disturbed_steps():
     watched.job("first", steps=10, comm=30, hidden=0)
     for rank in (0, 1):
         watched.say(replace(step(rank, 10), transitional=True))
-        later = (step(rank, number, comm=30, hidden=0 if number == 15 else 30) for number in range(11, 20))
-        watched.say(*(replace(each, captured=each.step == 15) for each in later))
-    watched.look()
+        watched.say(replace(step(rank, 11, comm=30, hidden=0), captured=True))
+    watched.steps(12, 20, comm=30, hidden=30)
     before = watched.seen.present
     assert before.overlap == 1.0
     watched.steps(20, 21, compute=60_000)
@@ -130,24 +120,19 @@ def rows(watched):
 def test_change_of_a_knob_begins_a_row():
     watched = knobbed()
     fifty = change(watched, BUCKET, "50", 20, until=40)
-    two = [
-        ("train.py, bucket 25 MiB, depth 1", 20, "changed"),
-        ("train.py, bucket 50 MiB, depth 1", 20, "runs"),
-    ]
-    assert rows(watched) == two
-    changed = [[setting.changed for setting in job.settings] for job in watched.seen.all]
-    assert changed == [[False, False], [True, False]]
-    late = JobsSeen()  # who comes late finds a row for each setting that the history reaches
+    late = JobsSeen()  # finds a row for each setting that the history reaches
     late.see(watched.tick())
-    assert [(job.named, job.steps_done) for job in late.all] == [row[:2] for row in two]
-    # One that comes back is a row of its own later steps.
+    assert [(job.named, job.steps_done) for job in late.all] == [row[:2] for row in rows(watched)]
+    # A value that comes back has a row of its own later steps.
     change(watched, fifty, "25", 40, until=70, hidden=10)
     assert rows(watched) == [
-        two[0],
+        ("train.py, bucket 25 MiB, depth 1", 20, "changed"),
         ("train.py, bucket 50 MiB, depth 1", 20, "changed"),
         ("train.py, bucket 25 MiB, depth 1", 30, "runs"),
     ]
     assert [job.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
+    changed = [[setting.changed for setting in job.settings] for job in watched.seen.all]
+    assert changed == [[False, False], [True, False], [False, False]]
 
 
 def test_row_waits_for_ranks_that_are_behind():
@@ -158,30 +143,21 @@ def test_row_waits_for_ranks_that_are_behind():
     watched.look()
     assert len(rows(watched)) == 1
     watched.steps(20, 30)
-    assert rows(watched) == [
-        ("train.py, bucket 25 MiB, depth 1", 25, "changed"),
-        ("train.py, bucket 50 MiB, depth 1", 5, "runs"),
-    ]
+    assert [steps for _, steps, _ in rows(watched)] == [25, 5]
 
 
 def test_changed_job_is_compared_by_its_last_settings():
     watched = knobbed()
     change(watched, BUCKET, "50", 20, until=40)
-    watched.job("second")
-    assert watched.seen.earlier.named == "train.py, bucket 50 MiB, depth 1"
-    assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
-    watched.seen.describe("first", "ddp", "ended here")
-    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
-    # And back: no row twice.
-    knobbed(watched)
-    assert [job.job for job in watched.seen.all].count("second") == 1
-
-
-def test_ended_job_keeps_its_values():
-    watched = knobbed()
     watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
-    assert rows(watched) == [("train.py, bucket 25 MiB, depth 1", 20, "ended")]
+    assert rows(watched)[-1] == ("train.py, bucket 50 MiB, depth 1", 20, "ended")
+    watched.job("second")
+    assert watched.seen.earlier.named == "train.py, bucket 50 MiB, depth 1"
+    watched.seen.describe("first", "ddp", "ended here")
+    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
+    knobbed(watched)  # and back: no row twice
+    assert [job.job for job in watched.seen.all].count("second") == 1
 
 
 def test_kept_rows_are_bounded():

@@ -3,57 +3,20 @@
 from overlaptop.tui.rank.screen import RankScreen
 from tests.fleet.builders import sample
 
-from .fakes import line_of, opened, screen_lines, shown, table_ranks
-from .large import ABSENT_NODE, LATE, NODE_RANKS, SLOW_NODE, SLOW_PLACE, large_job
+from .fakes import line_of, opened, shown, table_ranks
+from .large import LATE, large_job
 
 RANKS = 256
 
 
-def marks(app):
-    """The lines of marks, without those around them."""
-    lines = screen_lines(app)
-    first = next(at for at, line in enumerate(lines) if " median " in line) + 1
-    return [line[2:].rstrip() for line in lines[first : first + RANKS]][: table_header(lines) - first]
-
-
-def table_header(lines):
-    return next(at for at, line in enumerate(lines) if line.strip().startswith("rank "))
-
-
-def glyph(app, rank, width):
-    """The glyph of a rank's cell, with ASCII marks."""
-    line_ranks = 2 * (width - 4) // NODE_RANKS * NODE_RANKS
-    return marks(app)[rank // line_ranks][rank % line_ranks // 2]
-
-
-async def test_marks_show_deviating_ranks_and_groups():
-    async with opened(large_job(RANKS), ascii=True) as (app, pilot):
-        assert "248 of 256 ranks report" in await shown(app, pilot)
-        width = app.size.width
-        assert glyph(app, 0, width) == "@"
-        assert {glyph(app, rank, width) for rank in (4, 6, 16, 24)} == {"o"}
-        assert glyph(app, LATE, width) == "+"
-        assert {glyph(app, at, width) for at in range(SLOW_PLACE, 80, NODE_RANKS)} == {"-"}
-        in_node = range(NODE_RANKS * SLOW_NODE, NODE_RANKS * (SLOW_NODE + 1))
-        assert {glyph(app, rank, width) for rank in in_node} == {"="}
-        assert glyph(app, NODE_RANKS * ABSENT_NODE, width) == "?"
-        assert glyph(app, 254, width) == "."
-        await shown(app, pilot, "right")
-        assert glyph(app, 16, width) == "."
-
-
 async def test_arrows_choose_a_row_or_a_mark_and_enter_opens_it():
     async with opened(large_job(RANKS)) as (app, pilot):
-        await shown(app, pilot, "down")
-        assert app.dashboard.state.selected.rank == LATE
-        await shown(app, pilot, "right")
-        assert app.dashboard.state.selected.rank == LATE + 1
-        await shown(app, pilot, "end")
-        assert app.dashboard.state.selected.rank == RANKS - 1
-        assert RANKS - 1 in app.dashboard.session.watched
-        await shown(app, pilot, "left", "enter")
+        for key, rank in (("down", LATE), ("right", LATE + 1), ("end", RANKS - 1), ("left", RANKS - 2)):
+            await shown(app, pilot, key)
+            assert app.dashboard.state.selected.rank == rank
+            assert rank in app.dashboard.session.watched
+        await pilot.press("enter")
         assert isinstance(app.screen, RankScreen)
-        assert app.dashboard.state.selected.rank == RANKS - 2
 
 
 async def test_m_chooses_a_known_quantity():

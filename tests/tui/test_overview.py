@@ -9,32 +9,15 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.order import sort_keys
 from overlaptop.text import clock
 from overlaptop.tui.draw.table import GAP
-from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout
+from overlaptop.tui.overview.columns import columns_for, layout
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.wire.messages import (
-    AGENT_DISABLED,
-    RESTARTED,
-    GroupCalls,
-    IssuedCall,
-    Notice,
-    RankEnd,
-    RankStalled,
-)
+from overlaptop.wire.messages import RESTARTED, GroupCalls, IssuedCall, Notice, RankEnd, RankStalled
 from tests.fleet.builders import T0, S, detail, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 
-from .fakes import (
-    SIZES,
-    line_of,
-    opened,
-    row_of,
-    running_job,
-    screen_of,
-    shown,
-    table_ranks,
-)
+from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
 from .knobs import BUCKET, controlled_job, send_knobs, with_value
 from .machines import cpu_only, h200_node, workstation
 from .waits import STEPS, say_step, waiting_job
@@ -50,9 +33,7 @@ async def test_bounds_are_marked_once_and_the_source_is_named():
             await pilot.resize_terminal(*size)
             text = await shown(app, pilot)
             assert f"torchrun restarted the job at {clock(T0)}" in text.splitlines()[1]
-            assert ("steps count from 0" in text) is (size[0] >= 100)
             assert re.findall(r"[≤≥≈][\d.]+", text) == ["≤86.7"]
-        assert "idle not seen" in text
 
 
 async def test_how_often_collectives_are_measured_is_said():
@@ -61,15 +42,6 @@ async def test_how_often_collectives_are_measured_is_said():
         for every, words in ((0, "phases only"), (2, "1 of 2 steps measured, on some ranks")):
             session.say(info(1, detail_every=every))
             assert f"{words} " in await shown(app, pilot)
-
-
-async def test_knob_is_shown_once_all_ranks_of_a_starting_job_have_it():
-    session = FakeSession(welcome(), status(), info(0), info(1))
-    send_knobs(session, BUCKET, ranks=1)
-    async with opened(session) as (app, pilot):
-        assert "bucket" not in await shown(app, pilot)
-        send_knobs(session, BUCKET)
-        assert "bucket 25 MiB [ ]" in await shown(app, pilot)
 
 
 # Of which steps and moment
@@ -116,7 +88,6 @@ async def test_rows_totals_and_timeline_are_of_one_recent_step():
     [
         (160, "/home/me/train.py", "me/train.py"),
         (160, "runs/june/train.py", "runs/june/train.py"),
-        (120, "runs/june/train.py", "june/train.py"),
         (115, "runs/june/train.py", "train.py"),
         (160, f"{'long_' * 20}.py", f"{'long_' * 11}…"),
     ],
@@ -165,15 +136,11 @@ async def test_only_changed_lines_are_drawn_and_a_lost_job_fades():
 # Jobs that begin, end, or stand still
 
 
-@pytest.mark.parametrize("size", SIZES[2:])
-async def test_before_the_first_step_the_screen_says_what_is_awaited(size):
-    before = {
-        "source": "none", "source_reason": "torch is not loaded yet", "detail_every": 0,
-        "torch_version": "", "backend": "", "device": "", "compute_exact": False,
-    }  # fmt: skip
-    loaded = before | {"torch_version": "2.13.0", "source_reason": "no step seen yet"}
+async def test_before_the_first_step_the_screen_says_what_is_awaited():
+    before = {"source": "none", "detail_every": 0, "torch_version": "", "backend": "", "device": ""}
+    loaded = before | {"torch_version": "2.13.0"}
     session = FakeSession(welcome(), status())
-    async with opened(session, size=size) as (app, pilot):
+    async with opened(session, size=SIZES[2]) as (app, pilot):
         for said, words in (
             ((), "its ranks: 0 of 2 are there"),
             ((info(0, **before),), "its ranks: 1 of 2 are there"),
@@ -192,24 +159,9 @@ async def test_before_the_first_step_the_screen_says_what_is_awaited(size):
 
 async def test_unmeasured_figures_are_dashes_and_never_zero():
     text = await screen_of(FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0)))
-    for words in (
-        "overlap –", "exposed –", "no timeline: the agent measures phases only", "◌ not seen yet",
-    ):  # fmt: skip
+    for words in ("overlap –", "exposed –", "no timeline: the agent measures phases only", "not seen yet"):
         assert words in text
-    row = row_of(text, 0)
-    assert "phases only" in row
-    assert row.split().count("–") == 4
-    gave_up = info(0, source="none", source_reason=AGENT_DISABLED)
-    assert AGENT_DISABLED in await screen_of(FakeSession(welcome(world_size=1), status(), gave_up))
-
-
-async def test_timeline_of_a_stuck_job_waits_for_no_step():
-    session = FakeSession(welcome(), status(), info(0), info(1), unmeasured(0, 0), unmeasured(1, 0))
-    async with opened(session) as (app, pilot):
-        assert "waiting for the next step of rank 0" in await shown(app, pilot)
-        session.clock.pass_s(70)
-        session.say(status(silent=(1,)))
-        assert "no step of rank 0 was seen in detail before" in await shown(app, pilot)
+    assert row_of(text, 0).split().count("–") == 4
 
 
 async def test_every_view_says_why_no_step_is_measured():
@@ -218,11 +170,7 @@ async def test_every_view_says_why_no_step_is_measured():
     session = FakeSession(welcome(), status(), *told)
     session.say(*(unmeasured(rank, number) for rank in (0, 1) for number in range(9)))
     async with opened(session) as (app, pilot):
-        text = await shown(app, pilot)
-        assert f"overlap is not known: {why}" in text
-        assert "every step measured" not in text
-        assert "not measured " in row_of(text, 0)
-        assert "yet" not in text
+        assert f"overlap is not known: {why}" in await shown(app, pilot)
         for key, words in (
             ("1", "no timeline:"), ("2", "no timeline:"), ("C", "no collective to show:"),
             ("T", "no timeline to show:"), ("f", "No findings:"),
@@ -239,9 +187,8 @@ async def test_header_and_notices_name_a_silent_rank_in_red():
         session.clock.pass_s(70)
         session.say(status(silent=(2,)))
         text = await shown(app, pilot)
-        assert "● rank 2 silent for 1 m 10 s" in text
         [run] = [r for r in app.screen.query_one(JobHeader)._lines[0] if "silent" in r.text]
-        assert run.style.fg == "error"
+        assert (run.text.strip(), run.style.fg) == ("● rank 2 silent for 1 m 10 s", "error")
         assert (text.count("○ silent since"), text.count("○ no step since")) == (1, 3)
         assert "rank 2 sent nothing since" in await shown(app, pilot, "n")
         session.say(status(), *(step(rank, 40) for rank in range(4)))
@@ -263,10 +210,6 @@ async def test_header_says_where_a_job_hangs_until_it_goes_on():
         blamed = "rank 3 has not entered allreduce 25.0 MiB"
         assert f"{blamed}: train.py:88 load_batch; ranks 0-2 wait" in text
         assert line_of(text, "speed-up").split()[:3] == ["until", "then:", "overlap"]
-        await pilot.resize_terminal(*SIZES[2])
-        text = await shown(app, pilot)
-        assert blamed in text.splitlines()[1]
-        assert text.count("○ no step 2 m") == 4
         session.say(*(RankStalled(rank, False) for rank in range(4)))
         session.say(*(step(rank, 40) for rank in range(4)))
         text = await shown(app, pilot)
@@ -285,25 +228,19 @@ async def test_paused_screen_says_that_the_job_has_failed():
 
 
 async def test_row_and_header_say_which_rank_failed_and_why():
-    session = running_job(2)
-    session.say(*(RankEnd(rank, T0 + 1, False, exit_code=-9 - 6 * (rank == 0)) for rank in range(2)))
-    session.fleet.set_hub_state(HubState.ENDED, "if train.py is started again, it is shown here")
-    text = await screen_of(session, size=SIZES[2])
-    first, second = text.splitlines()[:2]
-    assert " ago" in first
-    assert "rank 1 killed by SIGKILL" in second
-    assert "SIGKILL" in row_of(text, 1)
-    assert "SIGTERM" in row_of(text, 0)
-    assert "…" not in "".join((first, second, row_of(text, 0), row_of(text, 1)))
     session = running_job()
-    session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"))
-    session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
+    session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"), RankEnd(0, T0 + S, False, exit_code=-15))
+    session.say(*(RankEnd(rank, T0 + S, False) for rank in (2, 3)))
     session.fleet.set_hub_state(HubState.ENDED, "if train.py is started again, it is shown here")
-    text = await screen_of(session)
-    assert "■ rank 1 failed, ended at " in text
-    assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
-    assert "■ failed: ValueError: boom" in text
-    assert text.count("■ died after rank 1") == 3
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot)
+        assert "■ rank 1 failed, ended at " in text
+        assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
+        assert "■ failed: ValueError: boom" in row_of(text, 1)
+        assert "SIGTERM" in row_of(text, 0)
+        assert text.count("■ died after rank 1") == 2
+        await pilot.resize_terminal(*SIZES[2])
+        assert "rank 1 failed: ValueError: boom" in (await shown(app, pilot)).splitlines()[1]
 
 
 # Order, filter, mouse
@@ -327,7 +264,6 @@ async def test_filter_keeps_previous_result_while_invalid():
         for keys in (("escape",), ("slash", *"1-2", "escape")):
             await shown(app, pilot, *keys)
             assert table_ranks(app) == [0, 1, 2, 3]
-        assert "no rank matches [red]" in await shown(app, pilot, "slash", *"[red]", "enter")
 
 
 async def test_keys_and_clicks_sort_select_and_open():
@@ -360,7 +296,7 @@ async def test_keys_and_clicks_sort_select_and_open():
     ],
 )
 def test_narrow_terminals_lose_the_least_important_first(width, keys):
-    shown = layout(COLUMNS, width)
+    shown = layout(columns_for(()), width)
     assert [column.key for column, _ in shown] == keys.split()
     assert sum(size for _, size in shown) + GAP * (len(shown) - 1) <= width
 
@@ -385,7 +321,7 @@ def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
 
 async def test_small_screens_show_ranks_first_and_the_selected_one():
     async with opened(running_job(ranks=16)) as (app, pilot):
-        for size, rows in ((SIZES[1], 8), (SIZES[2], 6), ((20, 5), 2)):
+        for size, rows in ((SIZES[2], 6), ((20, 5), 2)):
             await pilot.resize_terminal(*size)
             await shown(app, pilot)
             assert len(table_ranks(app)) >= rows

@@ -11,11 +11,11 @@ import pytest
 
 from overlaptop.jobs import change_log
 from overlaptop.wire.messages import Notice
-from tests.fleet.builders import T0, info, stacks, step
+from tests.fleet.builders import T0, S, info, stacks, step
 
 from .clusters import Cluster
 from .fakes import SIZES, WIDE, opened, running_job, screen_lines, shown
-from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey
+from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, report
 from .large import large_job
 from .launchers import FakeLauncher
 from .machines import cpu_only, h200_node, misplaced, unbound, workstation
@@ -72,10 +72,11 @@ async def test_overview_looks_as_in_its_page(name, late_ms, said, size):
 
 
 def changed_job():
-    """Its bucket size was changed, with a step after it."""
+    """Its bucket size was changed, with a step after it; another change was refused."""
     session = controlled_job(BUCKET, ACCUMULATION)
     session.tick()
     obey(session, by_another(session, 50), 39, "25", "50")
+    report(session, by_another(session, 7, at_ns=T0 + S), "refused", None, "no more memory", ranks=(0,))
     return session
 
 
@@ -121,6 +122,12 @@ async def test_view_looks_as_in_its_page(name, size):
         await app.workers.wait_for_complete()
         await shown(app, pilot)
         looks_as(name, app)
+
+
+async def test_marks_of_many_ranks_look_as_in_their_page():
+    async with opened(large_job(256), MIDDLE, ascii=True) as (app, pilot):
+        await shown(app, pilot)
+        looks_as("folded-ascii", app)
 
 
 @pytest.mark.parametrize("size", [MIDDLE, SMALL])

@@ -46,9 +46,6 @@ async def test_keys_go_through_the_kept_steps_and_back_to_live():
         say_step(session, 14)
         assert is_of(await shown(app, pilot, "{", "{", rest_s=5), 10)
         assert is_of(await shown(app, pilot, "}"), 11)
-        assert "step 11, mean of 4 ranks W" not in await shown(app, pilot, "W")
-        (told,) = app._notifications
-        assert told.message == "a past step has no window of steps; space: newest step"
         text = await shown(app, pilot, "down")
         assert "rank 1  step 11 " in text
         assert "● live" not in text
@@ -112,14 +109,6 @@ async def test_pause_keeps_the_step_of_a_held_timeline_on_all_ranks():
         assert any("rank 0  step 14 " in line for line in after)
         say_step(session, 16)
         assert "rank 1  step 14 " in await shown(app, pilot, "down", rest_s=4)
-
-
-async def test_window_of_one_step_is_the_paused_one():
-    async with opened(late_by_turns(14)) as (app, pilot):
-        await shown(app, pilot)
-        text = await shown(app, pilot, "space", "W", "W", "W")
-        assert "step 13, mean of 4 ranks" in text
-        assert "rank 1 is late in 2 of 2 collectives" in text
 
 
 async def test_what_is_not_known_of_a_past_step_is_said():

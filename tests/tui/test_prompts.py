@@ -78,16 +78,15 @@ async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
         assert app.screen.prompt.words == "1q"
 
 
-def job_of_ours():
-    """A job that was started from here, and its dashboard."""
+def app_with_own_job():
+    """The dashboard of a job that was started from here."""
     session = controlled_job()
-    launcher = started_here(session)
-    return launcher, app_of(session, launcher=launcher)
+    return app_of(session, launcher=started_here(session))
 
 
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])
 async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
-    _, app = job_of_ours()
+    app = app_with_own_job()
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("q", "escape")
         await pilot.pause()
@@ -103,7 +102,7 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
 @pytest.mark.parametrize("key", list("wq/bacx"))
 async def test_the_dashboard_can_end_while_a_prompt_opens(key):
     for turns in range(1, 6):
-        _, app = job_of_ours()
+        app = app_with_own_job()
         async with app.run_test(size=WIDE):
             press(app, key)
             for _ in range(turns):  # of the event loop

@@ -10,7 +10,7 @@ from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.app import APP_KEYS
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
-from overlaptop.tui.help.screen import HelpPage, NoticesScreen
+from overlaptop.tui.help.screen import NoticesScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.parts import PARTS
@@ -20,27 +20,10 @@ from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import T0, S, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
-from .fakes import (
-    SIZES,
-    colors,
-    fills,
-    line_of,
-    opened,
-    running_job,
-    screen_lines,
-    screen_of,
-    shown,
-    text_of,
-)
+from .fakes import SIZES, colors, fills, line_of, opened, running_job, screen_of, shown
 from .knobs import controlled_job
 from .launchers import FakeLauncher
-from .machines import (
-    cpu_only,
-    grace_hopper,
-    h200_node,
-    misplaced,
-    unbound,
-)
+from .machines import cpu_only, h200_node, misplaced, unbound
 from .waits import waiting_job
 
 
@@ -48,8 +31,7 @@ async def test_digits_open_views_and_a_view_s_own_key_closes_it():
     async with opened(running_job()) as (app, pilot):
         for key, kind in (
             *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("1", OverviewScreen)),
-            *(("6", MachineScreen), ("m", OverviewScreen), ("2", RankScreen), ("m", MachineScreen)),
-            ("escape", OverviewScreen),
+            *(("6", MachineScreen), ("m", OverviewScreen)),
         ):
             await pilot.press(key)
             assert isinstance(app.screen, kind), key
@@ -106,18 +88,13 @@ async def test_help_lists_every_key_and_word_scrolls_and_closes():
         assert "Overview" in await shown(app, pilot, "home")
 
 
-@pytest.mark.parametrize(
-    ("opens", "title", "key", "word"),
-    [("2", "A rank's screen", "next collective", "named"), ("u", "Tune", "previous knob", "knob")],
-)
-async def test_help_opens_on_the_keys_and_words_of_its_screen(opens, title, key, word):
-    async with opened(running_job()) as (app, pilot):
-        await pilot.press(opens, "f1")
-        assert screen_lines(app)[0].strip() == title
-        said = [text_of(line) for line in app.screen.query_one(HelpPage).lines(160)]
-        here = said[: said.index(" Everywhere")]
-        assert sum(key in line for line in here) == 1
-        assert any(line.startswith(f"  {word} ") for line in here[here.index(" Words here") :])
+async def test_help_opens_on_the_keys_and_words_of_its_screen():
+    async with opened(running_job(), size=(120, 250)) as (app, pilot):
+        here = (await shown(app, pilot, "u", "f1")).partition(" Everywhere")[0]
+        assert here.split()[0] == "Tune"
+        keys, words = here.split(" Words here")
+        assert "previous knob" in keys
+        assert "\n  knob " in words
 
 
 # Colours and glyphs
@@ -183,9 +160,9 @@ EACH = ("1 plus", "enter", "question_mark", "n", "1 o", "u", "a", *MACHINE, "1 w
     [
         (lambda: running_job(8), EACH),
         (waiting_job, ("1 C", "T", "1 f")),
-        *((each, MACHINE) for each in (h200_node, grace_hopper, cpu_only)),
+        *((each, MACHINE) for each in (h200_node, cpu_only)),
     ],
-    ids=["running", "waiting", "h200", "grace", "cpu"],
+    ids=["running", "waiting", "h200", "cpu"],
 )
 async def test_every_screen_fits_every_size(make, screens):
     session = make()

@@ -26,18 +26,12 @@ async def test_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> Non
         assert lines[0].rstrip().endswith("■ trace")
         assert "2 ranks" in lines[0]
         assert lines[1].startswith(" source kernels: torch.profiler trace")
-        assert "whole trace    180 µs" in lines[0]
         assert "overlap 66.7 %" in lines[3]
         page = "\n".join(lines)
         assert "rank 0  whole trace   180 µs" in page
-        assert "each column one step" in page
-        for never in ("live", "since", "ago", "waiting for"):
-            assert never not in page
-        await shown(app, pilot)
-        assert screen_lines(app) == lines
-        text = await shown(app, pilot, "enter")
-        assert "device NVIDIA H200   backend nccl 2.28.9" in text
-        assert "pid" not in text.splitlines()[1]
+        assert not any(never in page for never in ("live", "since", "ago", "waiting for"))
+        assert (await shown(app, pilot)).splitlines() == lines
+        assert "device NVIDIA H200   backend nccl 2.28.9" in await shown(app, pilot, "enter")
         await pilot.press("q")
     assert app.return_code == 0
 
@@ -50,8 +44,6 @@ async def test_fused_kernels_have_a_glyph_figures_and_a_legend(tmp_path: Path) -
         assert re.search(r"%{40,}", line_of(screen, row))
     for words in ("%% fused", "fused 60.0 us", "no communication was measured; 60.0 us is fused"):
         assert words in screen
-    fused.unlink()
-    assert " fused " not in await screen_of(trace_of(small_job(tmp_path)), ascii=True, size=(100, 40))
 
 
 async def test_brackets_select_a_step_or_the_whole_trace(tmp_path: Path) -> None:
@@ -59,13 +51,10 @@ async def test_brackets_select_a_step_or_the_whole_trace(tmp_path: Path) -> None
         whole = await shown(app, pilot)
         for number, overlap in ((5, "100.0 %"), (6, "50.0 %"), (6, "50.0 %")):
             text = await shown(app, pilot, "]")
-            assert f"step {number}   100 µs" in text.splitlines()[0].replace("    ", "   ")
             assert f"overlap {overlap}" in text.splitlines()[3]
             assert f"rank 0  step {number}   100 µs" in text
-        assert "step 6  overlap 50.0 %" in await shown(app, pilot, "enter")
-        assert "step 5  overlap 100.0 %" in await shown(app, pilot, "[")
-        assert "whole trace  overlap 66.7 %" in await shown(app, pilot, "[")
-        assert await shown(app, pilot, "escape", "[") == whole
+        assert "step 5  overlap 100.0 %" in await shown(app, pilot, "enter", "[")
+        assert await shown(app, pilot, "escape", "[", "[") == whole
 
 
 async def test_whole_trace_has_its_own_scale_and_steps_can_be_chosen() -> None:
@@ -77,9 +66,7 @@ async def test_whole_trace_has_its_own_scale_and_steps_can_be_chosen() -> None:
         assert not any("-1" in line or "−1" in line for line in lines[:4])
         assert "╷150" in next(line for line in lines if line.startswith("  rank"))
         assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
-        text = await shown(app, pilot, "2")
-        assert "collectives 94 · –   named 48.9 %" in text
-        assert "94 collectives · –" in text
+        assert "collectives 94 · –   named 48.9 %" in await shown(app, pilot, "2")
         assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
         assert re.search(r"rank 0  step \d+", await shown(app, pilot, "1", "L"))
         lines = screen_lines(app)
@@ -94,21 +81,15 @@ async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path) -> None
     async with opened(trace_of(small_job(tmp_path)), size=(220, 200)) as (app, pilot):
         before = (await shown(app, pilot)).splitlines()
         assert "[] step" in before[-1]
-        for word in ("bucket", "search", "tune", "run", "host", "machine", "pause", "capture", "jobs"):
-            assert word not in before[-1]
         for key in (*"c5au7bo4wm6H8pd", "space"):
             assert (await shown(app, pilot, key)).splitlines() == before, key
         assert not app._notifications
         page = await shown(app, pilot, "question_mark")
     titles = {line.strip() for line in page.splitlines()[:-1] if re.match(r" \w", line)}
     assert titles == {*OF_TRACES, "Words here", "Everywhere", "Other words"}
-    assert "the next step of the trace" in page
-    for never in ("a larger bucket size", "run torch.profiler", "other jobs"):
-        assert never not in page
 
 
 async def test_operators_of_a_cpu_are_compute_and_no_mere_phases() -> None:
     text = await screen_of(trace_of(DATA / "ddp_gloo"), size=(100, 40))
     assert "compute only" in text
-    assert line_of(text, " compute  ")
     assert "phases" not in text

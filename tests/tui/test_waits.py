@@ -54,23 +54,6 @@ async def test_first_line_says_why_it_is_not_known_who_waits():
     assert said.words == "who waits for whom is not known: no timeline of rank 1 is here"
 
 
-def test_first_line_counts_steps_if_few_collectives_are_late():
-    snapshot = waiting_job().tick()
-    window = snapshot.wait_window
-    for each, words in (
-        (window, "rank 2 is late in 12 of 12 collectives; "),
-        (replace(window, lateness=rarely(window.lateness)), "rank 2 is late in 6 of 6 steps; "),
-        (None, "who waits for whom is not known: the timelines of all ranks in one step are not here yet"),
-    ):
-        assert who_is_late(replace(snapshot, wait_window=each)).words.startswith(words)
-
-
-def rarely(lateness):
-    """The same where each rank was late in no collective but a few."""
-    ranks = tuple(replace(each, late_count=each.late_count // 4) for each in lateness.ranks)
-    return replace(lateness, ranks=ranks)
-
-
 async def test_timeline_is_of_the_newest_attributed_step_unless_old():
     session = waiting_job()
     async with opened(session) as (app, pilot):
@@ -145,12 +128,6 @@ def late_by(title):
         (30, LATE, "rank 1 computes longer"),
         (60, late_by("rank 1's training thread sleeps 161 ms a step longer than rank 0's"),
          "rank 1 sleeps 161 ms longer (faults.py:87)"),
-        (60, late_by("rank 1 is launch-bound: GPU idle 12.1 ms a step longer than the others'"),
-         "rank 1 is launch-bound: GPU idle 12.1 ms longer"),
-        (60, late_by("rank 1 collects garbage and computes 12.1 ms a step longer than the others"),
-         "rank 1 collects garbage and computes 12.1 ms longer"),
-        (60, late_by("rank 1 is at workloads/faults.py:87 in lose for 70 % of its step, rank 0 for 10 %"),
-         "rank 1 is at faults.py:87 for 70 % of its step"),
     ],
 )  # fmt: skip
 async def test_first_line_keeps_rank_cause_time_and_line(width, said, shown_words):
