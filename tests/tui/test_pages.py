@@ -8,10 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from overlaptop.commands.analyze import session_of
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.formats.job import analyze
 from overlaptop.jobs import change_log
-from overlaptop.wire.messages import Notice
-from tests.fleet.builders import T0, S, info, stacks, step
+from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.messages import GroupCalls, IssuedCall, Notice, RankEnd, RankStalled
+from tests.fleet.builders import T0, S, info, stacks, status, step, unmeasured, welcome
+from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
 from .fakes import SIZES, WIDE, opened, running_job, screen_lines, shown
@@ -22,6 +28,7 @@ from .machines import cpu_only, h200_node, misplaced, unbound, workstation
 from .waits import STEPS, say_step, waiting_job
 
 PAGES = Path(__file__).with_name("snapshots")
+TRACES = Path(__file__).parent.parent / "formats" / "data"
 MIDDLE, SMALL = SIZES[1:]
 
 
@@ -80,6 +87,41 @@ def changed_job():
     return session
 
 
+def hung_job():
+    """Ranks 0 to 2 wait in a collective that rank 3 has not entered."""
+    session, call = running_job(), IssuedCall("allreduce_", 25 << 20, 57, T0)
+    session.clock.pass_s(143)
+    for rank in range(4):
+        calls = (call if rank < 3 else replace(call, sequence=56),)
+        script = ("train.py:88 load_batch", "train.py:120 main")
+        session.say(RankStalled(rank, True, (GroupCalls("0 pg", (0, 1, 2, 3), calls),), script))
+    return session
+
+
+def silent_job():
+    session = running_job()
+    session.clock.pass_s(70)
+    session.say(status(silent=(2,)))
+    return session
+
+
+def failed_job():
+    session = running_job()
+    session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"), RankEnd(0, T0 + S, False, exit_code=-15))
+    session.say(*(RankEnd(rank, T0 + S, False) for rank in (2, 3)))
+    session.fleet.set_hub_state(HubState.ENDED, "if train.py is started again, it is shown here")
+    return session
+
+
+def not_measured():
+    """Of rank 0 only phases are measured; rank 1 has not come."""
+    return FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0))
+
+
+def trace_of(name):
+    return session_of(analyze(TRACES / name, LaneRules(), detailed=True))
+
+
 def with_notices():
     session = running_job()
     session.say(Notice(3, T0 + 1, "error", "CUPTI is held by nsys"), Notice(2, T0, "info", "joined"))
@@ -108,6 +150,15 @@ SCENES = {
     "trials": (controlled_job, "a", (SMALL,)),
     "notices": (with_notices, "n", (SMALL,)),
     "help": (running_job, "question_mark", (MIDDLE,)),
+    "hung": (hung_job, "1", (WIDE, SMALL)),
+    "silent": (silent_job, "1", (MIDDLE,)),
+    "failed": (failed_job, "1", (WIDE, SMALL)),
+    "not-measured": (not_measured, "1", (MIDDLE,)),
+    "not-attributed": (lambda: waiting_job(ends=lambda rank: 45 + 5 * (rank < 3)), "1", (MIDDLE,)),
+    "trace": (lambda: trace_of("ddp_25mb"), "1", (WIDE,)),
+    "trace-rank": (lambda: trace_of("ddp_25mb"), "2", (MIDDLE,)),
+    "trace-step": (lambda: trace_of("ddp_25mb"), "L", (MIDDLE,)),
+    "trace-cpu": (lambda: trace_of("ddp_gloo"), "1", (MIDDLE,)),
 }
 
 
