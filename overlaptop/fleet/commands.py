@@ -8,23 +8,19 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from overlaptop.hub.executions import ANSWER_S, merged
+from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import (
-    ACCEPTED,
     RESTORE,
-    WRITTEN,
     Command,
     CommandOutcome,
     RankOutcome,
     argument,
     describe,
 )
-from overlaptop.wire.commands import FAILED as FAILED
 from overlaptop.wire.commands import SENT as SENT
 
 MAX_COMMANDS = 128  # Commands kept. Trials are dropped first.
 UNANSWERED_NS = round(ANSWER_S * 1e9)
-STAGES = (SENT, ACCEPTED, "agreed", "recording", "writing", WRITTEN)
-"""The stages of a successful capture, in order."""
 
 
 class LiveOverlap(NamedTuple):

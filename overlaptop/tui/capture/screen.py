@@ -1,13 +1,15 @@
 """A capture: its progress, its traces, and their figures beside the live ones."""
 
-from overlaptop.fleet.commands import FAILED, STAGES, CommandView, LiveOverlap
+from collections.abc import Mapping
+
+from overlaptop.fleet.commands import FAILED, CommandView, LiveOverlap
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.hosts import places
-from overlaptop.text import UNKNOWN, clock, count, duration, percent, plural
+from overlaptop.text import UNKNOWN, bounded, clock, count, percent, printable
 from overlaptop.timeline import ratios
-from overlaptop.tui.draw.layout import Item, fit, folded, paragraph, wrap
-from overlaptop.tui.draw.segments import FAINT, TEXT, Segment, StyledLine, TextStyle, bold, dim
+from overlaptop.tui.draw.layout import Item, fit, folded, paragraph
+from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
 from overlaptop.tui.model.captures import TraceSums, sums_of
@@ -21,17 +23,6 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN, RankOutcome
 
-_COLUMNS = (
-    Column("rank", 5, right=False),
-    Column("state", 9, right=False),
-    Column("live", 8, right=False),
-    Column("profiler", 9, right=False),
-    Column("apart", 12, right=False),
-    Column("comm", 8, right=False, shown_from=64),
-    Column("hidden", 8, right=False, shown_from=74),
-    Column("exposed", 8, right=False, shown_from=84),
-    Column("live from", 10, right=False, shown_from=96),
-)
 _PLACES = 4  # Most folders that are listed
 _DEFAULT_STEPS = "5"
 _EXPLAINED = (
@@ -41,8 +32,8 @@ _EXPLAINED = (
     "their steps. All other figures exclude the captured steps",
 )
 _BOUNDS = (
-    "≤: without a GPU compute is an upper bound, and so are overlap and hidden; exposed is a lower one. "
-    "live counts a collective from where it is issued, profiler from where gloo takes it up",
+    "≤: without a GPU compute is an upper bound, and so is overlap. live counts a collective from where "
+    "it is issued, profiler from where gloo takes it up",
 )
 
 
@@ -55,20 +46,17 @@ class CaptureView(Page):
             return _what_it_is(self.state, width)
         read = self.dashboard.traces.get(capture.id, "")
         sums = {} if isinstance(read, str) else read
-        where, table = places(capture, self.state.snapshot.ranks), Table(_COLUMNS, width)
-        bounds = not all(each.exact for each in sums.values())
-        inexact = {"live": not self.state.exact, "profiler": bounds}
-        names = {name: f"{BOUNDS['overlap']}{name}" for name, is_bound in inexact.items() if is_bound}
-        lines = [_asked(capture, width), *_stages(capture, width)]
-        for place in where[:_PLACES]:
+        table = Table(_columns(capture.live, sums), width)
+        lines = [_asked(capture, width), *_state(capture, width)]
+        for place in places(capture, self.state.snapshot.ranks)[:_PLACES]:
             lines += folded(place, width, TextStyle("accent", bold=True))
         if read and isinstance(read, str):
             lines += paragraph(read, width, TextStyle("warning"))
-        lines += [(), table.header(names)]
-        for each in capture.ranks:
-            lines.append(table.row(_cells(each, capture.live.get(each.rank), sums.get(each.rank))))
-        lines.append(())
-        return lines + [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
+        exact = {"live": self.state.exact, "profiler": all(each.exact for each in sums.values())}
+        names = {name: bounded(name, BOUNDS["overlap"], exact=sees) for name, sees in exact.items()}
+        lines += [(), table.header(names), *map(table.row, capture.ranks), ()]
+        bounds = () if exact["profiler"] else _BOUNDS
+        return lines + [line for text in (*_EXPLAINED, *bounds) for line in paragraph(text, width)]
 
 
 def _newest(snapshot: Snapshot) -> CommandView | None:
@@ -96,40 +84,41 @@ def _asked(capture: CommandView, width: int) -> StyledLine:
     return fit([Item((bold(f" {capture.words}"),)), Item(at, 1), Item(by, 2)], [], width)
 
 
-def _stages(capture: CommandView, width: int) -> list[StyledLine]:
+def _state(capture: CommandView, width: int) -> list[StyledLine]:
     if capture.state == FAILED:
         return paragraph(f"not made: {capture.reason}", width, TextStyle("error", bold=True))
-    # Another host's hub may publish an unknown state.
-    at = STAGES.index(capture.state) if capture.state in STAGES else 0
-    items = []
-    for index, stage in enumerate(STAGES):
-        on = f" on step {count(capture.step)}" if stage == "agreed" and capture.step is not None else ""
-        if index < at or capture.state == WRITTEN:
-            line: StyledLine = (Segment("● ", TextStyle("good")), Segment(stage + on, TEXT))
-        elif index == at:
-            line = (Segment("● ", TextStyle("warning")), bold(stage + on))
-        else:
-            line = (Segment("◌ ", FAINT), dim(stage))
-        items.append(Item(line))
-    return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
+    style = TextStyle("good" if capture.state == WRITTEN else "warning", bold=True)
+    on = f" on step {count(capture.step)}" if capture.step is not None else ""
+    return [(Segment(f" ● {printable(capture.state)}{on}", style),)]
 
 
-def _cells(rank: RankOutcome, before: LiveOverlap | None, sums: TraceSums | None) -> tuple[StyledLine, ...]:
-    profiled = ratios.overlap(sums.hidden_ns, sums.comm_ns) if sums is not None else None
-    color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
-    live, apart = before and before.overlap, UNKNOWN
-    if live is not None and profiled is not None:
-        apart = f"{(live - profiled) * 100:+.1f} points"
-    times_ns = (None,) * 3 if sums is None else (sums.comm_ns, sums.hidden_ns, sums.exposed_ns)
-    return (
-        (bold(str(rank.rank)),),
-        (Segment(rank.state, TextStyle(color)),),
-        (Segment(percent(live), overlap_style(live, bold=True)),),
-        (Segment(percent(profiled), overlap_style(profiled, bold=True)),),
-        (Segment(apart),),
-        *((Segment(duration(ns)),) for ns in times_ns),
-        (dim(plural(before.steps, "step") if before else UNKNOWN),),
-    )
+def _columns(live: Mapping[int, LiveOverlap], sums: Mapping[int, TraceSums]) -> list[Column[RankOutcome]]:
+    def measured(rank: RankOutcome) -> float | None:
+        known = live.get(rank.rank)
+        return known.overlap if known is not None else None
+
+    def profiled(rank: RankOutcome) -> float | None:
+        known = sums.get(rank.rank)
+        return ratios.overlap(known.hidden_ns, known.comm_ns) if known is not None else None
+
+    def state(rank: RankOutcome) -> Segment:
+        color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+        return Segment(rank.state, TextStyle(color))
+
+    def overlap(share: float | None) -> Segment:
+        return Segment(percent(share), overlap_style(share, bold=True))
+
+    def apart(rank: RankOutcome) -> str:
+        own, other = measured(rank), profiled(rank)
+        return UNKNOWN if own is None or other is None else f"{(own - other) * 100:+.1f} points"
+
+    return [
+        Column("rank", 5, lambda rank: bold(str(rank.rank)), right=False),
+        Column("state", 9, state, right=False),
+        Column("live", 8, lambda rank: overlap(measured(rank)), right=False),
+        Column("profiler", 9, lambda rank: overlap(profiled(rank)), right=False),
+        Column("apart", 12, apart, right=False),
+    ]
 
 
 class CaptureScreen(PageScreen):

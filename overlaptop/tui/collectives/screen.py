@@ -1,7 +1,7 @@
 """The shown step's collectives on all ranks, and details of the selected one."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.fleet.records import BOUNDS
@@ -12,7 +12,7 @@ from overlaptop.report.who_is_late import why_not_attributed
 from overlaptop.text import UNKNOWN, Unit, byte_count, duration, gigabytes_per_s, plural, whole_percent
 from overlaptop.tui.collectives.rows import ASCENDING, GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
 from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
-from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
+from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.model.dashboard import Dashboard
@@ -27,20 +27,6 @@ from overlaptop.tui.widgets.view import RowList
 if TYPE_CHECKING:
     from overlaptop.timeline.arrivals import Collective
 
-_COLUMNS = (
-    Column("op", 12, right=False),
-    Column("group", 8, right=False, shown_from=125),
-    Column("bytes", 9, shown_from=76),
-    Column("start", 8, shown_from=98),
-    Column("waiting", 8),
-    Column("transfer", 9, shown_from=86),
-    Column("hidden", 8, shown_from=108),
-    Column("exposed", 9),
-    Column("GB/s", 6),
-    Column("of peak", 7, shown_from=117),
-    Column("late rank", 9),
-    Column("why not attributed", 26, right=False, shown_from=150),
-)
 _DETAIL_LINES = 3
 
 
@@ -76,23 +62,9 @@ class CollectiveTable(RowList[Row]):
             detail = _describe(rows[self.at(rows)], self.grouping, self.state.snapshot.ranks, width)
         space = height - 2 - (1 + len(detail) if detail else 0)
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
-        words = {
-            "op": [_name(row, self.grouping) for row in rows],
-            "group": [row.key.group for row in rows],
-            "why not attributed": [row.not_attributed for row in rows],
-        }
-        unknown = set() if any(words["why not attributed"]) else {"why not attributed"}
-        if all(row.bus_share is None for row in rows):
-            unknown.add("of peak")
-        columns = [each for each in _COLUMNS if each.title not in unknown]
-        table = Table(columns, width, words)
-
-        def drawn(row: Row, selected: bool) -> StyledLine:
-            cells = _cells(row, unit, self.grouping)
-            return table.row([cells[each.title] for each in columns], cursor=selected)
-
+        table = Table(_columns(rows, unit, self.grouping), width, rows)
         lines = [self._title(rows, unit, width), table.header(self._headers())]
-        lines += self.listed(rows, space, drawn)
+        lines += self.listed(rows, space, lambda row, selected: table.row(row, cursor=selected))
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
 
@@ -137,27 +109,40 @@ def _name(row: Row, grouping: str) -> str:
     return f"{name} ×{len(row.members)}" if grouping else name
 
 
-def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
-    def time(value_ns: int | None) -> StyledLine:
-        return (Segment(unit.text(value_ns), DIM if value_ns is None else TEXT),)
+def _columns(rows: Sequence[Row], unit: Unit, grouping: str) -> list[Column[Row]]:
+    def time(name: str) -> Callable[[Row], Segment]:
+        return lambda row: _known(unit.text(getattr(row, f"{name}_ns")))
 
-    late = UNKNOWN if row.late_rank is None else str(row.late_rank)
-    if grouping and row.late_rank is not None:
-        late += f" ({whole_percent(row.late_in / len(row.members))})"
-    return {
-        "op": (bold(_name(row, grouping)),),
-        "group": (dim(row.key.group),),
-        "bytes": (Segment(byte_count(row.bytes)),),
-        "start": time(row.start_ns),
-        "waiting": time(row.wait_ns),
-        "transfer": time(row.transfer_ns),
-        "hidden": time(row.hidden_ns),
-        "exposed": (Segment(unit.text(row.exposed_ns), BOLD),),
-        "GB/s": (Segment(gigabytes_per_s(row.bus_bandwidth), DIM if row.bus_bandwidth is None else TEXT),),
-        "of peak": (dim(whole_percent(row.bus_share)),),
-        "late rank": (Segment(late, DIM if row.late_rank is None else TEXT),),
-        "why not attributed": (dim(row.not_attributed),),
-    }
+    def late(row: Row) -> Segment:
+        share = f" ({whole_percent(row.late_in / len(row.members))})" if grouping else ""
+        return _known(UNKNOWN if row.late_rank is None else f"{row.late_rank}{share}")
+
+    columns: list[Column[Row]] = [
+        Column("op", 12, lambda row: bold(_name(row, grouping)), right=False, grows=True),
+        Column("group", 8, lambda row: dim(row.key.group), right=False, shown_from=125, grows=True),
+        Column("bytes", 9, lambda row: byte_count(row.bytes), shown_from=76),
+        Column("start", 8, time("start"), shown_from=98),
+        Column("waiting", 8, time("wait")),
+        Column("transfer", 9, time("transfer"), shown_from=86),
+        Column("hidden", 8, time("hidden"), shown_from=108),
+        Column("exposed", 9, lambda row: bold(unit.text(row.exposed_ns))),
+        Column("GB/s", 6, lambda row: _known(gigabytes_per_s(row.bus_bandwidth))),
+    ]
+    if any(row.bus_share is not None for row in rows):
+        columns.append(Column("of peak", 7, lambda row: dim(whole_percent(row.bus_share)), shown_from=117))
+    columns.append(Column("late rank", 9, late))
+    if any(row.not_attributed for row in rows):
+        why = Column("why not attributed", 26, _why_not, right=False, shown_from=150, grows=True)
+        columns.append(why)
+    return columns
+
+
+def _known(figure: str) -> Segment:
+    return Segment(figure, DIM if figure == UNKNOWN else TEXT)
+
+
+def _why_not(row: Row) -> Segment:
+    return dim(row.not_attributed)
 
 
 def _describe(row: Row, grouping: str, views: Sequence[RankView], width: int) -> list[StyledLine]:

@@ -12,7 +12,7 @@ from overlaptop.report.who_is_late import Kind, why_unmeasured
 from overlaptop.text import duration, percent
 from overlaptop.tui.draw.layout import Item, fit, hanging, paragraph, titled
 from overlaptop.tui.draw.segments import BOLD, TEXT, Segment, StyledLine, TextStyle, bold, dim
-from overlaptop.tui.draw.table import Column, Table
+from overlaptop.tui.draw.table import GAP, Column, Table
 from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import FINDINGS_KEYS, bindings
@@ -20,11 +20,6 @@ from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
-_COLUMNS = (
-    Column("to win", 8),
-    Column("how sure", 8, right=False, shown_from=50),
-    Column("finding", 24, right=False),
-)
 _SURE = {
     Certainty.MEASURED: "the cause itself was measured",
     Certainty.LIKELY: "the measurement fits this cause; similar causes are excluded",
@@ -69,15 +64,9 @@ class FindingsView(RowList[Finding]):
         about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
         detail = self._in_full(found[self.at(found)], width)
         space = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
-        table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})
-        titles_cells = table.cells(_COLUMNS[-1])
-
-        def row(each: Finding, selected: bool) -> StyledLine:
-            title = next((title for title in each.titles if len(title) <= titles_cells), each.titles[-1])
-            cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(title),))
-            return table.row(cells, cursor=selected)
-
-        return [*said, fit(about, [], width), table.header(), *self.listed(found, space, row), (), *detail]
+        table = Table(_columns(width), width)
+        rows = self.listed(found, space, lambda each, selected: table.row(each, cursor=selected))
+        return [*said, fit(about, [], width), table.header(), *rows, (), *detail]
 
     @property
     def _may_try_values(self) -> bool:
@@ -129,6 +118,19 @@ class FindingsView(RowList[Finding]):
         if slope.high < HALF:
             return [("slack", f"{figure}: a delay of rank {each.ranks[0]} costs the step so little")]
         return [("delayed", f"{figure}: whether rank {each.ranks[0]} is critical is not known")]
+
+
+def _columns(width: int) -> list[Column[Finding]]:
+    columns: list[Column[Finding]] = [
+        Column("to win", 8, lambda each: bold(duration(each.gain_ns))),
+        Column("how sure", 8, lambda each: dim(each.certainty.value), right=False, shown_from=50),
+    ]
+    space = width - 2 * GAP - sum(each.cells + GAP for each in columns if width >= each.shown_from)
+
+    def title(each: Finding) -> str:
+        return next((title for title in each.titles if len(title) <= space), each.titles[-1])
+
+    return [*columns, Column("finding", space, title, right=False)]
 
 
 def _of_trouble(trouble: Trouble, width: int) -> list[StyledLine]:

@@ -10,9 +10,9 @@ from overlaptop.wire.devices import GpuSite
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the machine, and the ranks that compute on it."""
+    """A GPU of the machine, and the ranks that compute on it; or a rank without a GPU."""
 
-    uuid: str
+    uuid: str  # Empty: none
     index: int | None  # NVML's index; None if only its rank reports it
     name: str
     pci_bus_id: str
@@ -36,6 +36,11 @@ class Machine:
         return next((gpu for gpu in self.gpus if gpu.uuid == view.gpu_uuid), None)
 
     @property
+    def rows(self) -> tuple[Gpu, ...]:
+        without = (view for view in self.ranks if not view.gpu_uuid)
+        return (*self.gpus, *(Gpu("", None, "", "", None, (view,)) for view in without))
+
+    @property
     def own_name(self) -> str:
         """Return the host's own name if the user gave it another one; else empty."""
         names = {view.info.host for view in self.ranks if view.info is not None} - {self.host}
@@ -57,7 +62,7 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
     """Return the host as reported by all its ranks: in containers each may see only a part of it."""
     here = tuple(view for view in ranks if host_of(view) == host)
     sites = {site.uuid: site for view in here[::-1] if view.machine for site in view.machine.gpus}
-    uuids = {**sites, **{view.gpu_uuid: None for view in here if view.gpu_uuid}}
+    uuids = dict.fromkeys((*sites, *(view.gpu_uuid for view in here if view.gpu_uuid)))
     gpus = [_gpu(uuid, sites.get(uuid), [view for view in here if view.gpu_uuid == uuid]) for uuid in uuids]
     gpus.sort(key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.pci_bus_id))
     return Machine(host, tuple(gpus), here)

@@ -1,7 +1,7 @@
 """The selected rank's machine: GPUs, nodes, adapters, links, and their traffic."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from overlaptop.fleet.snapshot import RankView
@@ -17,23 +17,23 @@ from overlaptop.text import UNKNOWN, byte_count, printable, watts, whole_percent
 from overlaptop.tui.draw.bars import gauge
 from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import BOLD_WARNING, Segment, StyledLine, TextStyle, bold, dim, faded
-from overlaptop.tui.draw.table import Column, Table, scrolled
+from overlaptop.tui.draw.table import Cell, Column, Table
 from overlaptop.tui.help.glossary import MACHINE
-from overlaptop.tui.machine.detail import MachineDetail, nodes_text
+from overlaptop.tui.machine.detail import NVLINK, PCIE, MachineDetail, nodes_text
 from overlaptop.tui.machine.host import Gpu, Machine, host_of, hosts, machine_of
-from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import DashboardScreen
-from overlaptop.tui.widgets.view import JobView
+from overlaptop.tui.widgets.view import RowList
 
 _GAUGE = 24
-_COLUMNS: tuple[Column, ...] = (
+_COLUMNS: tuple[Column[Mapping[str, Cell]], ...] = (
     Column("GPU", 6, right=False),
-    Column("rank", 9, right=False),
+    Column("rank", 9, right=False, grows=True),
+    Column("CPUs", 17, right=False),
     Column("node", 4, right=False),
     Column("NUMA", 4, right=False),
     Column("of peak", _GAUGE, right=False, shown_from=124),
@@ -43,86 +43,82 @@ _COLUMNS: tuple[Column, ...] = (
     Column("memory", 9, shown_from=98),
     Column("power", 6, shown_from=98),
 )
-_PCIE_COLUMNS = tuple(
-    each._replace(shown_from=0) if each.title == "PCIe" else each
-    for each in _COLUMNS
-    if each.title != "NVLink"
-)
-_CPU_COLUMNS = (_COLUMNS[1], Column("CPUs", 17, right=False))  # Used if the host has no GPU
 
 
-class GpuTable(JobView):
-    """A heading, and a row for each GPU and each rank without one; keeps the selected rank visible."""
+class GpuTable(RowList[Gpu]):
+    """A heading, and a row for each GPU and each rank without one; the cursor is at the selected rank."""
 
-    _first = 0
+    opens = "app.rank"
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
-        selected, ranks = self.state.selected, self.state.snapshot.ranks
-        return 2 + len(_rows(machine_of(ranks, host_of(selected)))) if selected is not None else 1
+        return self.above + len(self.rows)
+
+    @property
+    def rows(self) -> tuple[Gpu, ...]:
+        selected = self.state.selected
+        return () if selected is None else machine_of(self.state.snapshot.ranks, host_of(selected)).rows
+
+    def at(self, rows: Sequence[Gpu]) -> int:
+        return next((at for at, gpu in enumerate(rows) if self.state.selected in gpu.ranks), 0)
+
+    def put(self, row: Gpu) -> None:
+        if row.ranks:
+            self.state.rank = row.ranks[0].rank
+            self.dashboard.watch()
+            self.dashboard.on_change()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected, ranks = self.state.selected, self.state.snapshot.ranks
         if selected is None:
             return [(dim(" no rank to show"),)]
         machine = machine_of(ranks, host_of(selected))
-        nvlink = any(map(has_nvlink, machine.ranks))
-        columns = _COLUMNS if nvlink else _PCIE_COLUMNS if machine.gpus else _CPU_COLUMNS
-        rows = _rows(machine)
-        table = Table(columns, width, {"rank": [_ranks_text(views) for _, views in rows]})
-        at = next((at for at, (_, views) in enumerate(rows) if selected in views), 0)
-        space = max(0, height - 2)
-        self._first = scrolled(self._first, at, len(rows), space)
-        more = len(rows) - self._first - space
-        lines = [_title(machine, hosts(ranks), more, width), table.header()]
-        for gpu, views in rows[self._first : self._first + space]:
-            cells = _cells(gpu, selected, nvlink) if gpu is not None else _without_gpu(views[0])
-            line = table.row([cells.get(each.title, ()) for each in columns], cursor=selected in views)
-            is_old = all(view.stale or view.ended or view.node_lost for view in views)
-            lines.append(faded(line) if is_old else line)
-        return lines
+        rows = [_cells(gpu, selected) for gpu in machine.rows]
+        columns = [column for column in _COLUMNS if any(column.title in row for row in rows)]
+        table = Table(columns, width, rows)
+
+        def drawn(gpu: Gpu, at_cursor: bool) -> StyledLine:
+            line = table.row(_cells(gpu, selected), cursor=at_cursor)
+            is_old = all(view.stale or view.ended or view.node_lost for view in gpu.ranks)
+            return faded(line) if is_old else line
+
+        title = _title(machine, hosts(ranks), width)
+        return [title, table.header(), *self.listed(machine.rows, height - self.above, drawn)]
 
 
-def _rows(machine: Machine) -> list[tuple[Gpu | None, tuple[RankView, ...]]]:
-    without = ((None, (view,)) for view in machine.ranks if not view.gpu_uuid)
-    return [*((gpu, gpu.ranks) for gpu in machine.gpus), *without]
-
-
-def _cells(gpu: Gpu, selected: RankView, nvlink: bool) -> dict[str, StyledLine]:
+def _cells(gpu: Gpu, selected: RankView) -> dict[str, Cell]:
     """Return the figures as the selected rank reports them, else as one that has measured them."""
     if not gpu.ranks:
-        return {"GPU": (dim(gpu.label),), "rank": (dim("unused"),)}
+        return {"GPU": dim(gpu.label), "rank": dim("unused")}
+    ranks = f"rank{'s' * (len(gpu.ranks) > 1)} {' '.join(str(view.rank) for view in gpu.ranks)}"
+    if len(ranks) > 14:
+        ranks = f"{len(gpu.ranks)} ranks"
     measured = (view for view in gpu.ranks if view.samples)
     view = selected if selected in gpu.ranks else next(measured, gpu.ranks[0])
+    if not gpu.uuid:
+        return {
+            "rank": bold(ranks),
+            "CPUs": dim(nodes_text(view.numa.cpu_nodes, "CPU") if view.numa else ""),
+        }
+    nvlink, sample = has_nvlink(view), view.sample
     known, style = (nvlink_rate(view), NVLINK) if nvlink else (pcie_rate(view), PCIE)
-    sample = view.sample
     farthest = max(gpu.ranks, key=lambda each: misplacement(each) or 0).numa
     glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
     warned = (Segment("! ", BOLD_WARNING),) if pcie_is_turned_down(view) else ()
     return {
-        "GPU": (bold(gpu.label),),
-        "rank": (Segment(_ranks_text(gpu.ranks)),),
-        "node": (Segment(UNKNOWN if gpu.node is None else str(gpu.node)),),
-        "NUMA": (Segment(glyph, TextStyle(color, bold=True)),),
+        "GPU": bold(gpu.label),
+        "rank": ranks,
+        "node": UNKNOWN if gpu.node is None else str(gpu.node),
+        "NUMA": Segment(glyph, TextStyle(color, bold=True)),
         "of peak": gauge(known.share, _GAUGE, style),
-        "NVLink": rate_cell(nvlink_rate(view)),
+        **({"NVLink": rate_cell(nvlink_rate(view))} if nvlink else {}),
         "PCIe": (*warned, *rate_cell(pcie_rate(view))),
-        "SM": (Segment(whole_percent(sample.sm_activity if sample else None)),),
-        "memory": (Segment(byte_count(sample.memory_used_bytes if sample else None)),),
-        "power": (Segment(watts(sample.power_mw if sample else None)),),
+        "SM": whole_percent(sample.sm_activity if sample else None),
+        "memory": byte_count(sample.memory_used_bytes if sample else None),
+        "power": watts(sample.power_mw if sample else None),
     }
 
 
-def _without_gpu(view: RankView) -> dict[str, StyledLine]:
-    where = (dim(nodes_text(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""),)
-    return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": where, "CPUs": where}
-
-
-def _ranks_text(views: Sequence[RankView]) -> str:
-    text = f"rank{'s' * (len(views) != 1)} {' '.join(str(view.rank) for view in views)}"
-    return text if len(text) <= 14 else f"{len(views)} ranks"
-
-
-def _title(machine: Machine, known: list[str], more: int, width: int) -> StyledLine:
+def _title(machine: Machine, known: list[str], width: int) -> StyledLine:
     left = [Item((bold(f" {printable(machine.host) or 'host not known'}"),))]
     if machine.own_name:
         left.append(Item((dim(printable(machine.own_name)),), 6))
@@ -134,7 +130,7 @@ def _title(machine: Machine, known: list[str], more: int, width: int) -> StyledL
         left.append(Item((Segment(text),), 2))
         if (used := sum(bool(gpu.ranks) for gpu in machine.gpus)) < len(machine.gpus):
             left.append(Item((dim(f"{used} used by the job"),), 3))
-    right = [Item((dim(f"▼ {more} more "),))] if more > 0 else []
+    right = []
     if len(known) > 1 and machine.host in known:
         right.append(Item((dim(f"host {known.index(machine.host) + 1} of {len(known)} "),), 1))
     return fit(left, right, width)

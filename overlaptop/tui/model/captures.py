@@ -18,7 +18,6 @@ class TraceSums:
 
     comm_ns: int = 0
     hidden_ns: int = 0
-    exposed_ns: int = 0
     exact: bool = True  # False: compute is an upper bound, and so is overlap
 
 
@@ -60,6 +59,5 @@ def _sums(records: str) -> dict[int, TraceSums]:
             own = sums.setdefault(record["rank"], TraceSums())
             own.comm_ns += record["comm_ns"]
             own.hidden_ns += record["hidden_ns"]
-            own.exposed_ns += record["exposed_ns"]
             own.exact = own.exact and record["compute_exact"] is not False
     return sums

@@ -1,28 +1,28 @@
 """The collectives of the timeline's step, one per line, by start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
-from overlaptop.tui.draw.table import Column, Table
+from overlaptop.tui.draw.table import Cell, Column, Table
 from overlaptop.tui.model.lanes import Lanes
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.widgets.view import RowList
 
-_COLUMNS = (
+_COLUMNS: tuple[Column[Mapping[str, Cell]], ...] = (
     Column("#", 4),
-    Column("op", 16, right=False),
+    Column("op", 16, right=False, grows=True),
     Column("bytes", 9, shown_from=34),
     Column("start", 10, shown_from=66),
     Column("duration", 12, shown_from=48),
     Column("hidden", 8),
     Column("call", 5, right=False, shown_from=78),
-    Column("group", 5, right=False, shown_from=90),
+    Column("group", 5, right=False, shown_from=90, grows=True),
 )
-_WAIT_COLUMNS = (
+_WAIT_COLUMNS: tuple[Column[Mapping[str, Cell]], ...] = (
     Column("#", 4),
-    Column("op", 16, right=False),
+    Column("op", 16, right=False, grows=True),
     Column("bytes", 9, shown_from=85),
     Column("start", 10, shown_from=112),
     Column("duration", 11, shown_from=48),
@@ -31,7 +31,7 @@ _WAIT_COLUMNS = (
     Column("late rank", 9, shown_from=72),
     Column("hidden", 7, shown_from=60),
     Column("call", 5, right=False, shown_from=119),
-    Column("group", 5, right=False, shown_from=126),
+    Column("group", 5, right=False, shown_from=126, grows=True),
 )
 """Used if some collective of the step has a wait/transfer breakdown."""
 _TIMES = ("start", "duration", "waiting", "transfer")
@@ -69,36 +69,34 @@ class Collectives(RowList[int]):
             return [(dim("  no collective in this step"),)]
         self.cursor = self.state.collective
         unit = Unit.for_scale(lanes.detail.step_ns)
-        words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
-        columns = _WAIT_COLUMNS if has_breakdown else _COLUMNS
-        table = Table(columns, width, words)
+        growing: list[dict[str, Cell]] = [
+            {"op": op_name(each), "group": each.group} for each in collectives
+        ]
+        table = Table(_WAIT_COLUMNS if has_breakdown else _COLUMNS, width, growing)
 
         def drawn(row: int, _at_first: bool) -> StyledLine:
-            cells = _cells(lanes, row, unit)
-            return table.row([cells[each.title] for each in columns], cursor=row == self.cursor)
+            return table.row(_cells(lanes, row, unit), cursor=row == self.cursor)
 
         header = table.header({name: f"{name} {unit.name}" for name in _TIMES})
         return [header, *self.listed(self.rows, height - 1, drawn)]
 
 
-def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:
+def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, Cell]:
     collective, share, rank = lanes.detail.collectives[index], lanes.hidden_share(index), lanes.detail.rank
     matched = lanes.matched[index]
     wait_ns, transfer_ns = (matched.wait_ns(rank), matched.transfer_ns(rank)) if matched else (None, None)
     late = matched.late_rank if matched else None
     return {
-        "#": (dim(str(index)),),
-        "op": (bold(op_name(collective)),),
-        "bytes": (Segment(byte_count(collective.bytes)),),
-        "start": (Segment(unit.text(collective.start_ns)),),
-        "duration": (bold(unit.text(collective.end_ns - collective.start_ns)),),
-        "waiting": (Segment(unit.text(wait_ns), DIM if wait_ns is None else TEXT),),
-        "transfer": (Segment(unit.text(transfer_ns), DIM if transfer_ns is None else TEXT),),
-        "late rank": (
-            dim(UNKNOWN) if late is None else Segment(str(late), BOLD if late == rank else TEXT),
-        ),
-        "hidden": (Segment(percent(share), overlap_style(share)),),
-        "call": (dim("async" if collective.is_async else "sync"),),
-        "group": (dim(collective.group),),
+        "#": dim(str(index)),
+        "op": bold(op_name(collective)),
+        "bytes": byte_count(collective.bytes),
+        "start": unit.text(collective.start_ns),
+        "duration": bold(unit.text(collective.end_ns - collective.start_ns)),
+        "waiting": Segment(unit.text(wait_ns), DIM if wait_ns is None else TEXT),
+        "transfer": Segment(unit.text(transfer_ns), DIM if transfer_ns is None else TEXT),
+        "late rank": dim(UNKNOWN) if late is None else Segment(str(late), BOLD if late == rank else TEXT),
+        "hidden": Segment(percent(share), overlap_style(share)),
+        "call": dim("async" if collective.is_async else "sync"),
+        "group": dim(collective.group),
     }

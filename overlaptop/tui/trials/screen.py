@@ -1,7 +1,7 @@
 """Trials of this dashboard: a row for each value or rank, and the result."""
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from overlaptop.report.knobs import present_words
 from overlaptop.text import count, duration, plural
@@ -26,19 +26,6 @@ _WHAT_THEY_ARE = (
     "value is tried several times, in random order, against the steps around it, until its difference is "
     "known. x delays one rank at a time in the same way, to find the ranks on the critical path. You can "
     "leave, quit or stop at any moment: nothing has to be undone."
-)
-_COLUMNS = (
-    Column("value", 9),
-    Column("step", 8),
-    Column("difference (95 %)", 25),
-    Column("trials", 6, shown_from=62),
-    Column("verdict", 13, right=False),
-)
-_SLACK_COLUMNS = (
-    Column("rank", 8),
-    Column("slope (95 %)", 22),
-    Column("trials", 6),
-    Column("verdict", 15, right=False),
 )
 _STYLES = {"shorter": "good", "best": "good", "longer": "bad", "critical": "warning", "refused": "error"}
 
@@ -80,37 +67,45 @@ def _status(running: RunningTrials, state: "TrialsState", width: int) -> list[St
     return lines + (paragraph(doing, width, style, indent=3, rows=3) if doing else [])
 
 
+class _Row(NamedTuple):
+    name: str
+    step_ns: float | None
+    effect: str
+    trials: str
+    verdict: str
+
+
 def _rows(running: RunningTrials, best: "Best | None", width: int) -> list[StyledLine]:
     """Return a row for each value, below the present one; or for each delayed rank."""
     from overlaptop.trials import settings, slack
 
-    state, knob = running.trials.state, running.knob
-    table = Table(_COLUMNS if knob is not None else _SLACK_COLUMNS, width)
-    lines, tells, effect_words = [table.header()], slack.verdict, slack.slope_words
+    state, knob, rows = running.trials.state, running.knob, []
+    verdict, effect = slack.verdict, slack.slope_words
     if knob is not None:
-        tells, effect_words = settings.verdict, settings.difference_words
-        step = (Segment(duration(state.present_ns)),)
-        lines.append(table.row(((bold(present_words(knob)),), step, (), (), (dim("present"),))))
+        verdict, effect = settings.verdict, settings.difference_words
+        rows.append(_Row(present_words(knob), state.present_ns, "", "", "present"))
     for tried in state.tried:
+        step_ns = None
+        if tried.effect is not None and state.present_ns is not None:
+            step_ns = state.present_ns * (1 + tried.effect.centre)
         is_best = best is not None and best.value == tried.candidate.key
-        word = "best" if is_best else tells(tried)
-        cells: list[StyledLine] = [
-            (bold(tried.candidate.name),),
-            (Segment(effect_words(tried.effect)),),
-            (dim(str(len(tried.pairs))),),
-            (Segment(word, _style(word)),),
-        ]
-        if knob is not None:
-            step_ns = None
-            if tried.effect is not None and state.present_ns is not None:
-                step_ns = state.present_ns * (1 + tried.effect.centre)
-            cells.insert(1, (Segment(duration(step_ns)),))
-        lines.append(table.row(cells))
-    return lines
+        word = "best" if is_best else verdict(tried)
+        rows.append(_Row(tried.candidate.name, step_ns, effect(tried.effect), str(len(tried.pairs)), word))
 
+    def verdict_cell(row: _Row) -> Segment:
+        color = _STYLES.get(row.verdict)
+        return Segment(row.verdict, DIM if color is None else TextStyle(color, bold=True))
 
-def _style(word: str) -> TextStyle:
-    return TextStyle(_STYLES[word], bold=True) if word in _STYLES else DIM
+    step: Column[_Row] = Column("step", 8, lambda row: duration(row.step_ns))
+    columns: list[Column[_Row]] = [
+        Column("rank" if knob is None else "value", 9, lambda row: bold(row.name)),
+        *([] if knob is None else [step]),
+        Column("slope (95 %)" if knob is None else "difference (95 %)", 25, lambda row: row.effect),
+        Column("trials", 6, lambda row: dim(row.trials), shown_from=62),
+        Column("verdict", 15, verdict_cell, right=False),
+    ]
+    table = Table(columns, width)
+    return [table.header(), *map(table.row, rows)]
 
 
 class TrialsScreen(PageScreen):

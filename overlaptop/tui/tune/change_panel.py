@@ -2,8 +2,8 @@
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, bounded, duration, percent, plural
-from overlaptop.tui.draw.layout import Item, elided, fit
-from overlaptop.tui.draw.segments import BOLD, Segment, StyledLine, bold, dim
+from overlaptop.tui.draw.layout import Item, fit
+from overlaptop.tui.draw.segments import Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.earlier import KEPT_STEPS, BeforeAfter
 from overlaptop.tui.model.knob_editor import KnobChange
@@ -43,21 +43,22 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
         lines = change_lines(change, width, hide)
     else:
         lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
-    rows, titles = _rows(compared, exact=state.exact), [""]
-    for side, steps in (
-        (compared.old, compared.before.steps_done),
-        (compared.new, compared.after.steps_done),
-    ):
-        titles.append(
-            f"{side}, {f'newest {KEPT_STEPS} steps' if steps > KEPT_STEPS else plural(steps, 'step')}"
+    before, after = (
+        f"{side}, {f'newest {KEPT_STEPS} steps' if steps > KEPT_STEPS else plural(steps, 'step')}"
+        for side, steps in (
+            (compared.old, compared.before.steps_done),
+            (compared.new, compared.after.steps_done),
         )
-    columns = [Column(title, 9, right=bool(title)) for title in (*titles, "change")]
-    words = {column.title: [column.title, *(row[at] for row in rows)] for at, column in enumerate(columns)}
-    table = Table(columns, width, words)
-    lines.append(elided(table.header(), width))
-    for name, before, after, by in rows:
-        lines.append(table.row(((dim(name),), (Segment(before),), (Segment(after, BOLD),), (Segment(by),))))
-    return lines[:height]
+    )
+    columns: list[Column[tuple[str, ...]]] = [
+        Column("", 9, lambda row: dim(row[0]), right=False, grows=True),
+        Column(before, 9, lambda row: row[1], grows=True),
+        Column(after, 9, lambda row: bold(row[2]), grows=True),
+        Column("change", 9, lambda row: row[3], grows=True),
+    ]
+    rows = _figures(compared, exact=state.exact)
+    table = Table(columns, width, rows)
+    return [*lines, table.header(), *map(table.row, rows)][:height]
 
 
 def _brief(
@@ -68,12 +69,12 @@ def _brief(
         return change_lines(change, width) if change is not None else []
     head = f" {compared.old} → {compared.new}" if compared.of_change else f" {compared.title}"
     items = [Item((bold(head),))]
-    for at, (name, before, after, by) in enumerate(_rows(compared, exact=exact)):
+    for at, (name, before, after, by) in enumerate(_figures(compared, exact=exact)):
         items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 1))
     return [fit(items, [], width, "  ")]
 
 
-def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, ...]]:
+def _figures(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, ...]]:
     before, after = sides = compared.before, compared.after
     overlaps = [bounded(percent(each.overlap), BOUNDS["overlap"], exact=exact) for each in sides]
     exposed = [bounded(duration(each.exposed_ns), BOUNDS["exposed_ns"], exact=exact) for each in sides]

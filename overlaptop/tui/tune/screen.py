@@ -1,9 +1,10 @@
 """The job's knobs, and the log of changes."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar
 
-from overlaptop.fleet.commands import FAILED
+from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import NOT_ALLOWED, JobKnob
 from overlaptop.jobs import change_log
 from overlaptop.jobs.folder import JobFolderError
@@ -12,7 +13,7 @@ from overlaptop.report.knobs import allowed_words, code_line, present_words, sho
 from overlaptop.text import clock, shortened, with_unit
 from overlaptop.tui.draw.layout import Item, code_to_keep, fit, paragraph
 from overlaptop.tui.draw.segments import BOLD_WARNING, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim
-from overlaptop.tui.draw.table import Column, Table
+from overlaptop.tui.draw.table import Cell, Column, Table
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TUNE_KEYS, bindings
@@ -23,21 +24,6 @@ from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import LinesView, Page, RowList
 from overlaptop.wire.commands import CHANGED
 
-_KNOB_COLUMNS = (
-    Column("knob", 6, right=False),
-    Column("now", 6, right=False),
-    Column(SCRIPT, 6, right=False, shown_from=60),
-    Column("allowed", 7, right=False, shown_from=74),
-    Column("belongs to", 10, right=False, shown_from=100),
-    Column("", 12, right=False),
-)
-_LOG_COLUMNS = (
-    Column("at", 8, right=False),
-    Column("knob", 8, right=False),
-    Column("change", 10, right=False),
-    Column("by", 8, right=False, shown_from=64),
-    Column("", 20, right=False),
-)
 _WHAT_THEY_ARE = (
     "Knobs are settings of a running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, and those that "
     "a script declares with overlaptop.agent.knob(). To change them, start the job with --control; "
@@ -64,17 +50,11 @@ class KnobTable(RowList[JobKnob]):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         if not self.rows:
             return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
-        cells = {each.knob.name: _cells(each, self.state) for each in self.rows}
-        words = {
-            column.title: ["".join(part.text for part in row[at]) for row in cells.values()]
-            for at, column in enumerate(_KNOB_COLUMNS)
-        }
-        table = Table(_KNOB_COLUMNS, width, words)
-
-        def row(each: JobKnob, selected: bool) -> StyledLine:
-            return table.row(cells[each.knob.name], cursor=selected)
-
-        return [table.header(), *self.listed(self.rows, height - 1, row)]
+        table = Table(_knob_columns(self.state), width, self.rows)
+        return [
+            table.header(),
+            *self.listed(self.rows, height - 1, lambda row, selected: table.row(row, cursor=selected)),
+        ]
 
 
 class KnobDetail(LinesView):
@@ -115,25 +95,39 @@ class ChangeLog(Page):
         changes = self.state.snapshot.changes[::-1]
         if not changes:
             return [(dim("  none yet"),)]
-        units = {each.knob.name: each.knob.unit for each in self.state.snapshot.knobs}
-        own, rows = self.dashboard.knobs.own, []
-        for each in changes:
-            new = each.new or (SCRIPT if each.value is None else str(each.value))
-            values = f"{each.old} → {with_unit(new, units.get(each.knob, ''))}".lstrip()
-            who = "you" if each.id in own else each.by or "not said"
-            rows.append((short_name(each.knob), values, who, change_words(each)))
-        knobs, values_of, asked, said_of = zip(*rows, strict=True)
-        table = Table(_LOG_COLUMNS, width, {"knob": knobs, "change": values_of, "": said_of, "by": asked})
+        table = Table(self._columns(), width, changes)
         lines: list[StyledLine] = []
-        for each, (knob, values, who, said) in zip(changes, rows, strict=True):
-            style = TextStyle({FAILED: "error", CHANGED: "good"}.get(each.state, "warning"))
-            head = ((dim(clock(each.at_ns)),), (Segment(knob),), (Segment(values),), (dim(who),))
-            line = table.row((*head, (Segment(said, style),)))
+        for each in changes:
+            line, said = table.row(each), change_words(each)
+            lines.append(line)
             if any("…" in segment.text for segment in line[-2:]):  # a long reason continues below
-                lines += [table.row((*head, ())), *paragraph(said, width, style, indent=11, rows=3)]
-            else:
-                lines.append(line)
+                lines += paragraph(said, width, _said(each).style, indent=11, rows=3)
         return lines
+
+    def _columns(self) -> list[Column[CommandView]]:
+        units = {each.knob.name: each.knob.unit for each in self.state.snapshot.knobs}
+        own = self.dashboard.knobs.own
+
+        def values(each: CommandView) -> str:
+            new = each.new or (SCRIPT if each.value is None else str(each.value))
+            return f"{each.old} → {with_unit(new, units.get(each.knob, ''))}".lstrip()
+
+        def who(each: CommandView) -> Segment:
+            return dim("you" if each.id in own else each.by or "not said")
+
+        return [
+            Column("at", 8, lambda each: dim(clock(each.at_ns)), right=False),
+            Column("knob", 8, lambda each: short_name(each.knob), right=False, grows=True),
+            Column("change", 10, values, right=False, grows=True),
+            Column("by", 8, who, right=False, shown_from=64, grows=True),
+            Column("", 20, _said, right=False, grows=True),
+        ]
+
+
+def _said(each: CommandView) -> Segment:
+    return Segment(
+        change_words(each), TextStyle({FAILED: "error", CHANGED: "good"}.get(each.state, "warning"))
+    )
 
 
 class TuneScreen(DashboardScreen):
@@ -169,23 +163,24 @@ class TuneScreen(DashboardScreen):
         self._log.move(lines)
 
 
-def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
-    knob = job_knob.knob
-    if job_knob.refusal == NOT_ALLOWED:
-        note: StyledLine = (dim("needs --control"),)
-    elif job_knob.refusal:
-        note = (dim(f"fixed: {job_knob.refusal}"),)
-    elif state.readonly:
-        note = (dim("read-only"),)
-    elif knob.name == state.selected_name:
-        note = (Segment("selected ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
-    else:
-        note = (dim("enter selects it"),)
-    return (
-        (bold(knob.name),),
-        (bold(present_words(knob)),),
-        (Segment(value_words(knob, None)),),
-        (Segment(allowed_words(knob)),),
-        (dim(shortened(knob.owner, 28)),),
-        note,
-    )
+def _knob_columns(state: ViewState) -> list[Column[JobKnob]]:
+    def note(each: JobKnob) -> Cell:
+        if each.refusal == NOT_ALLOWED:
+            return dim("needs --control")
+        if each.refusal:
+            return dim(f"fixed: {each.refusal}")
+        if state.readonly:
+            return dim("read-only")
+        if each.knob.name == state.selected_name:
+            return (Segment("selected ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
+        return dim("enter selects it")
+
+    columns: list[Column[JobKnob]] = [
+        Column("knob", 6, lambda each: bold(each.knob.name)),
+        Column("now", 6, lambda each: bold(present_words(each.knob))),
+        Column(SCRIPT, 6, lambda each: value_words(each.knob, None), shown_from=60),
+        Column("allowed", 7, lambda each: allowed_words(each.knob), shown_from=74),
+        Column("belongs to", 10, lambda each: dim(shortened(each.knob.owner, 28)), shown_from=100),
+        Column("", 12, note),
+    ]
+    return [replace(each, right=False, grows=True) for each in columns]

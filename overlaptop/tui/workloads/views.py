@@ -22,16 +22,6 @@ from overlaptop.tui.widgets.view import JobView, LinesView, Page, RowList
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Option, value_text
 
-_JOB = "watched so far, newest first"
-_COLUMNS = (
-    Column(_JOB, 16, right=False),
-    Column("changed", 8, right=False),
-    Column("steps", 7, shown_from=100),
-    Column("step time", 9, shown_from=80),
-    Column("overlap", 8),
-    Column("exposed", 8, shown_from=90),
-    Column("", 10, right=False),
-)
 _GIVEN = TextStyle("accent", bold=True)
 _WIDEST_VALUE = 20
 LONGEST_LINE = 500
@@ -236,27 +226,28 @@ class TriedTable(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         jobs = self.dashboard.jobs_seen.all[::-1][: max(0, height - 1)]
-        words = {
-            "": [job.how for job in jobs],
-            "changed": map(_changed, jobs),
-            _JOB: [_JOB, *(job.label for job in jobs)],
-        }
-        table, present = Table(_COLUMNS, width, words), self.dashboard.jobs_seen.present
-        return [table.header(), *(table.row(_cells(job), cursor=job == present) for job in jobs)]
-
-
-def _cells(job: EarlierJob) -> tuple[StyledLine, ...]:
-    overlap = bounded(percent(job.overlap), BOUNDS["overlap"], exact=job.exact)
-    return (
-        (Segment(printable(job.label), BOLD if job.how == "runs" else TEXT),),
-        (Segment(printable(_changed(job)), TextStyle("accent")),),
-        (Segment(count(job.steps_done or None)),),
-        (Segment(duration(job.step_ns)),),
-        (Segment(overlap),),
-        (Segment(duration(job.exposed_ns)),),
-        (dim(job.how),),
-    )
+        table, present = Table(_TRIED, width, jobs), self.dashboard.jobs_seen.present
+        return [table.header(), *(table.row(job, cursor=job == present) for job in jobs)]
 
 
 def _changed(job: EarlierJob) -> str:
     return ", ".join(setting.words for setting in job.settings if setting.changed)
+
+
+def _overlap(job: EarlierJob) -> str:
+    return bounded(percent(job.overlap), BOUNDS["overlap"], exact=job.exact)
+
+
+def _label(job: EarlierJob) -> Segment:
+    return Segment(printable(job.label), BOLD if job.how == "runs" else TEXT)
+
+
+_TRIED: tuple[Column[EarlierJob], ...] = (
+    Column("watched so far, newest first", 16, _label, right=False, grows=True),
+    Column("changed", 8, lambda job: Segment(printable(_changed(job)), _GIVEN), right=False, grows=True),
+    Column("steps", 7, lambda job: count(job.steps_done or None), shown_from=100),
+    Column("step time", 9, lambda job: duration(job.step_ns), shown_from=80),
+    Column("overlap", 8, _overlap),
+    Column("exposed", 8, lambda job: duration(job.exposed_ns), shown_from=90),
+    Column("", 10, lambda job: dim(job.how), right=False, grows=True),
+)
