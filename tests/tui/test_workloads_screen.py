@@ -2,7 +2,7 @@
 
 import threading
 
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.launch.request import LaunchPhase, LaunchRequest
@@ -56,27 +56,22 @@ def comes_up(session, job, script="ddp.py", *, steps=30, comm=10):
 
 
 async def test_what_is_typed_is_what_would_be_run():
-    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
-        await pilot.press("w", *"--layers 8")
+    launcher, session = two_jobs()
+    async with opened(session, launcher=launcher) as (app, pilot):
+        await pilot.press("w", "backspace", "0")  # what was asked for before is there to be changed
+        assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
+        await write(app, pilot, "--layers 8", "tab", "3")
         text = await settled(app, pilot)
-        assert "torchrun --nproc-per-node=2 ddp.py --layers 8" in text
+        assert "torchrun --nproc-per-node=3 ddp.py --layers 8" in text
         assert "transformer blocks; default 4" in text
-        assert str(app.screen.query_one(".-typed", Static).content).strip() == "options"
-        await pilot.press("tab", "3")
-        assert "torchrun --nproc-per-node=3 ddp.py --layers 8" in await settled(app, pilot)
-        assert str(app.screen.query_one(".-typed", Static).content).strip() == "processes"
         await pilot.press("tab", *" --seed 1")
         assert "ddp.py --layers 8 --seed 1" in await settled(app, pilot)
-        await write(app, pilot, "--layers 8", "down")
+        await pilot.press("down")
         await write(app, pilot, "--prefetch-forward 1", "up")
         assert "ddp.py --layers 8" in await settled(app, pilot)  # each workload keeps its own
         row = next(y for y, line in enumerate(screen_lines(app)) if line.strip().startswith("fsdp "))
         await pilot.click(offset=(20, row))
         assert "fsdp.py --prefetch-forward 1" in await settled(app, pilot)
-    launcher, session = two_jobs()
-    async with opened(session, launcher=launcher) as (app, pilot):
-        await pilot.press("w", "backspace", "0")  # what was asked for before is there to be changed
-        assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
 
 
 async def test_wrong_option_or_number_of_processes_is_said_in_full():
@@ -137,7 +132,8 @@ async def test_form_stays_if_more_was_typed_before_the_job_was_there():
         await pilot.press(*"--bu")
         launcher.comes_up("job-3")
         comes_up(session, "job-3")
-        assert "ddp runs, started here" in (await settled(app, pilot)).splitlines()[0]
+        await settled(app, pilot)
+        assert isinstance(app.screen, WorkloadsScreen)
         assert session.selected == ["job-3"]
         await pilot.press("escape")
         await settled(app, pilot)
@@ -167,16 +163,8 @@ async def test_failed_job_shows_its_last_lines_and_can_be_scrolled():
             assert told.message == "ddp --bucket-cap-mb 25 ended: killed by SIGKILL (w: more)"
         await pilot.press("w", "enter")
         await settled(app, pilot)
-        why = "/opt/pytorch/bin/python cannot be run: no such file, or it may not be executed by this user"
-        launcher.fails(why)
-        assert f"ended: {why}" in " ".join((await settled(app, pilot)).split())
-        await pilot.press("escape", "o")  # the list of jobs says it, too
-        assert why in " ".join((await settled(app, pilot)).split())
-        await pilot.press("w", "enter")
-        await settled(app, pilot)
-        launcher.fails(
-            "exit status 1", *(f"line {at} of it" for at in range(99)), "ValueError: too \x1b large"
-        )
+        lines = *(f"line {at} of it" for at in range(99)), "ValueError: too \x1b large"
+        launcher.fails("exit status 1", *lines)
         text = await settled(app, pilot)
         assert "ended: exit status 1" in text
         assert "ValueError: too ? large" in text
@@ -186,6 +174,8 @@ async def test_failed_job_shows_its_last_lines_and_can_be_scrolled():
         app.screen.action_scroll(99)
         await pilot.press("pagedown")
         assert "ValueError: too ? large" in await settled(app, pilot)
+        await pilot.press("escape", "o")  # the list of jobs says it, too
+        assert "exit status 1, ValueError: too ? large" in " ".join((await settled(app, pilot)).split())
 
 
 async def test_f9_ends_what_was_started_here():

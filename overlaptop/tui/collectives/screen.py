@@ -64,7 +64,7 @@ class CollectiveTable(RowList[Row]):
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
         table = Table(_columns(rows, unit, self.grouping), width, rows)
         lines = [self._title(rows, unit, width), table.header(self._headers())]
-        lines += self.listed(rows, space, lambda row, selected: table.row(row, cursor=selected))
+        lines += self.listed(rows, space, table.row)
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
 

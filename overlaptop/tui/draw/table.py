@@ -53,7 +53,7 @@ class Table(Generic[Row]):
         names = renamed or {}
         return self._line((dim(names.get(each.title, each.title)),) for each in self._cells)
 
-    def row(self, row: Row, *, cursor: bool = False) -> StyledLine:
+    def row(self, row: Row, cursor: bool = False) -> StyledLine:
         shown = self._line((each.line(row) for each in self._cells), "▸ " if cursor else "  ")
         return on(shown, "cursor") if cursor else shown
 

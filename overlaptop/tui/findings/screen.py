@@ -65,7 +65,7 @@ class FindingsView(RowList[Finding]):
         detail = self._in_full(found[self.at(found)], width)
         space = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
         table = Table(_columns(width), width)
-        rows = self.listed(found, space, lambda each, selected: table.row(each, cursor=selected))
+        rows = self.listed(found, space, table.row)
         return [*said, fit(about, [], width), table.header(), *rows, (), *detail]
 
     @property

@@ -51,10 +51,7 @@ class KnobTable(RowList[JobKnob]):
         if not self.rows:
             return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
         table = Table(_knob_columns(self.state), width, self.rows)
-        return [
-            table.header(),
-            *self.listed(self.rows, height - 1, lambda row, selected: table.row(row, cursor=selected)),
-        ]
+        return [table.header(), *self.listed(self.rows, height - 1, table.row)]
 
 
 class KnobDetail(LinesView):
@@ -83,13 +80,13 @@ class ChangeLog(Page):
 
     fades = True
 
-    def draw(self, width: int, height: int) -> list[StyledLine]:
+    def heading(self, width: int) -> list[StyledLine]:
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if not any(is_there(node.name) for node in self.state.snapshot.nodes):
             with suppress(JobFolderError):
                 path = Segment(str(change_log.path()), TextStyle("accent"))
                 title += [Item((dim("all are kept in"),), 2), Item((path,), 1)]
-        return [fit(title, [], width, "  "), *super().draw(width, height - 1)]
+        return [fit(title, [], width, "  ")]
 
     def lines(self, width: int) -> list[StyledLine]:
         changes = self.state.snapshot.changes[::-1]

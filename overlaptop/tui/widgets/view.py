@@ -168,10 +168,9 @@ class LinesView(JobView):
 
 
 class Page(JobView):
-    """Lines that do not depend on the height, scrolled by keys and by the wheel."""
+    """Lines that do not depend on the height, scrolled by keys and by the wheel, below a heading."""
 
     fades = False
-    counts_rest: ClassVar = True  # Whether the last line counts the hidden ones below
 
     first = 0
 
@@ -181,16 +180,20 @@ class Page(JobView):
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
         self.move(WHEEL_LINES * direction)
 
+    def heading(self, width: int) -> list[StyledLine]:  # noqa: ARG002
+        return []
+
     def lines(self, width: int) -> list[StyledLine]:
         raise NotImplementedError
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        lines = self.lines(width)
+        heading, lines = self.heading(width), self.lines(width)
+        height -= len(heading)
         self.first = max(0, min(self.first, len(lines) - height))
         shown, below = lines[self.first : self.first + height], len(lines) - self.first - height
-        if below > 0 and shown and self.counts_rest:
+        if below > 0 and shown:
             shown[-1] = (dim(f"   ▼ {below + 1} more lines: page down"),)
-        return shown
+        return heading + shown
 
 
 class RowList(JobView, Generic[Row]):

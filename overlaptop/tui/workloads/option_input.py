@@ -27,16 +27,13 @@ class OptionInput(Prompt):
         self._form, self._typed = form, typed
         self._options = LineInput("", entered, self._write, id="options", max_length=2000)
         self._nproc = LineInput(form.nproc, entered, self._write, id="nproc", max_length=4)
-        self._labels = {
-            self._options: Static(" options ", classes="prompt"),
-            self._nproc: Static("  processes ", classes="prompt"),
-        }
         self._typed_in = self._options
 
     def compose(self) -> ComposeResult:
-        for field, label in self._labels.items():
-            yield label
-            yield field
+        yield Static(" options ", classes="prompt")
+        yield self._options
+        yield Static("  processes ", classes="prompt")
+        yield self._nproc
 
     def on_mount(self) -> None:
         self.show_form()
@@ -69,8 +66,6 @@ class OptionInput(Prompt):
 
     def take_focus(self) -> None:
         focus_at_once(self._typed_in)
-        for field, label in self._labels.items():
-            label.set_class(field is self._typed_in, "-typed")
 
     def _write(self) -> None:
         self._form.typed[self._form.workload.name] = self._options.value

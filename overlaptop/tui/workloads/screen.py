@@ -16,7 +16,6 @@ from overlaptop.tui.workloads.views import (
     JobOutput,
     OptionList,
     PlanView,
-    Title,
     TriedTable,
     WorkloadList,
 )
@@ -43,7 +42,6 @@ class WorkloadsScreen(DashboardScreen):
         self._input = OptionInput(self._form, self._replan, self.action_run)
         super().__init__(
             dashboard,
-            Title(dashboard),
             self._workloads,
             self._options,
             TriedTable(dashboard),

@@ -4,7 +4,6 @@ enter, and the job's last lines.
 
 import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,8 +12,8 @@ from textual import events
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.text import UNKNOWN, bounded, count, duration, percent, printable
-from overlaptop.tui.draw.layout import Item, crop, elided, fit, paragraph, wrap
-from overlaptop.tui.draw.segments import BOLD, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim, on
+from overlaptop.tui.draw.layout import elided, folded, hanging, paragraph, titled
+from overlaptop.tui.draw.segments import BOLD, KEY, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.earlier import EarlierJob
@@ -23,7 +22,7 @@ from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Option, value_text
 
 _GIVEN = TextStyle("accent", bold=True)
-_WIDEST_VALUE = 20
+_CHOICES_FROM = 120  # Width from which an option's choices are shown
 LONGEST_LINE = 500
 
 
@@ -60,30 +59,18 @@ class FormState:
         return "" if value is None else value_text(value), usual, option.name in given
 
 
-class Title(JobView):
-    """The purpose of this screen, and the running job."""
-
-    fades = False
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        running = self.dashboard.running
-        runs = Item((Segment(f"{running} runs, started here ", TextStyle("live")),), 1)
-        name = Item((Segment(" overlaptop", TextStyle("accent", bold=True)), dim("   run a workload")))
-        return [fit([name], [runs] if running else [], width)]
-
-
 class WorkloadList(RowList[Workload]):
     """A line per workload: name and summary."""
 
     fades = False
-    above = 0
+    above = 1
 
     def __init__(self, dashboard: Dashboard, workloads: Sequence[Workload], form: FormState) -> None:
         super().__init__(dashboard)
         self._workloads, self.cursor = workloads, form.workload.name
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
-        return len(self._workloads)
+        return self.above + len(self._workloads)
 
     @property
     def rows(self) -> Sequence[Workload]:
@@ -93,12 +80,8 @@ class WorkloadList(RowList[Workload]):
         return row.name
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        def line(workload: Workload, selected: bool) -> StyledLine:
-            mark = Segment(" ▸ " if selected else "   ", TextStyle("accent", bold=True))
-            words = elided((mark, bold(f"{workload.name:<17} "), dim(workload.summary)), width)
-            return on(words, "cursor") if selected else words
-
-        return self.listed(self._workloads, height, line)
+        table = Table(_WORKLOADS, width, self._workloads)
+        return [titled("Workloads"), *self.listed(self._workloads, height - self.above, table.row)]
 
     async def on_click(self, event: events.Click) -> None:
         await super().on_click(event)
@@ -106,9 +89,7 @@ class WorkloadList(RowList[Workload]):
 
 
 class OptionList(Page):
-    """A title, then a line per option; typed ones are highlighted."""
-
-    counts_rest = False
+    """A line per option of the selected workload; typed ones are highlighted."""
 
     def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
@@ -117,30 +98,33 @@ class OptionList(Page):
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 1 + len(self._form.workload.options)
 
-    def draw(self, width: int, height: int) -> list[StyledLine]:
-        shown, count = super().draw(width, height - 1), len(self._form.workload.options)
+    def heading(self, width: int) -> list[StyledLine]:
         plan = self._form.plan
         place = f"  on {plan.place}" if plan is not None and plan.place else ""
-        hidden = f"  {self.first + 1}–{self.first + len(shown)} of {count}" if len(shown) < count else ""
-        name = bold(f" options of {self._form.workload.name}")
-        return [elided((name, dim(place), dim(hidden)), width), *shown]
+        return [elided((bold(f" options of {self._form.workload.name}"), dim(place)), width)]
 
     def lines(self, width: int) -> list[StyledLine]:
-        rows = [(option, *self._form.value(option)) for option in self._form.workload.options]
-        flags = max(len(option.shown) for option, *_ in rows)
-        if flags + 40 > width:
-            flags = max(len(option.flag) for option, *_ in rows)
-        values = min(_WIDEST_VALUE, max(7, *(len(value) for _, value, *_ in rows)))
-        lines = []
-        for option, value, default, given in rows:
-            flag = option.shown if len(option.shown) <= flags else option.flag
-            what = (
-                f"{option.what}; default {default}" if given and default not in ("", value) else option.what
-            )
-            named = Segment(f"   {flag:<{flags}}  ", _GIVEN if given else TEXT)
-            chosen = Segment(f"{value[:values] or UNKNOWN:<{values}}  ", _GIVEN if given else BOLD)
-            lines.append(elided((named, chosen, dim(what)), width))
-        return lines
+        form, options = self._form, self._form.workload.options
+
+        def flag(option: Option) -> Segment:
+            words = option.shown if width >= _CHOICES_FROM else option.flag
+            return Segment(words, _GIVEN if form.value(option)[2] else TEXT)
+
+        def value(option: Option) -> Segment:
+            words, _, given = form.value(option)
+            return Segment(words or UNKNOWN, _GIVEN if given else BOLD)
+
+        def what(option: Option) -> Segment:
+            words, default, given = form.value(option)
+            usual = f"; default {default}" if given and default not in ("", words) else ""
+            return dim(option.what + usual)
+
+        columns = [
+            Column("", 7, flag, right=False, grows=True),
+            Column("", 7, value, right=False, grows=True),
+            Column("", 7, what, right=False, grows=True),
+        ]
+        return list(map(Table(columns, width, options).row, options))
 
 
 class PlanView(LinesView):
@@ -163,9 +147,9 @@ class PlanView(LinesView):
             return paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=6)
         # The reason why a job ended is shown with its last lines.
         lines = paragraph(message, width, warning, rows=2) if phase is LaunchPhase.RUNNING else []
-        items = [Item((Segment(word, TEXT),)) for word in printable(self._effects()).split()]
-        effects = wrap([Item((Segment(" enter ", KEY),)), *items], width - 2, 3, " ")
-        lines += [(Segment(" "), *line) for line in effects]
+        lines += hanging(
+            (Segment(" "), Segment(" enter ", KEY), Segment(" ")), printable(self._effects()), width
+        )
         return [*lines, *paragraph(printable(plan.command_line), width, TextStyle("accent"), rows=3)]
 
     def _effects(self) -> str:
@@ -190,29 +174,21 @@ class JobOutput(Page):
         if status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
             return 0
         lines = len(self.lines(width))
-        return len(self._title(width)) + lines if lines or status.failed else 0
+        return len(self.heading(width)) + lines if lines or status.failed else 0
 
-    def draw(self, width: int, height: int) -> list[StyledLine]:
-        title = self._title(width)
-        return [*title, *super().draw(width, max(0, height - len(title)))]
+    def heading(self, width: int) -> list[StyledLine]:
+        status = self.dashboard.launch.status
+        if status.phase is not LaunchPhase.OVER:
+            return [elided((bold(" its last lines"),), width)]
+        style = TextStyle("error" if status.failed else "bright", bold=True)
+        return paragraph(printable(f"{status.label} ended: {status.how}"), width, style, rows=4)
 
     def lines(self, width: int) -> list[StyledLine]:
         launcher = self.dashboard.options.launcher
         style = TextStyle("error") if self.dashboard.launch.status.failed else TEXT
         written = launcher.output() if launcher is not None else ()
         texts = (printable(line.expandtabs(4))[:LONGEST_LINE] for line in written)
-        space = max(16, width - 4)
-        parts = (
-            part for text in texts for part in textwrap.wrap(text, space, drop_whitespace=False) or [""]
-        )
-        return [crop((Segment(f"   {part}", style),), width) for part in parts]
-
-    def _title(self, width: int) -> list[StyledLine]:
-        status = self.dashboard.launch.status
-        if status.phase is not LaunchPhase.OVER:
-            return [elided((bold(" its last lines"),), width)]
-        style = TextStyle("error" if status.failed else "bright", bold=True)
-        return paragraph(printable(f"{status.label} ended: {status.how}"), width, style, rows=4)
+        return [part for text in texts for part in folded(text, width, style) or [()]]
 
 
 class TriedTable(JobView):
@@ -242,6 +218,10 @@ def _label(job: EarlierJob) -> Segment:
     return Segment(printable(job.label), BOLD if job.how == "runs" else TEXT)
 
 
+_WORKLOADS: tuple[Column[Workload], ...] = (
+    Column("", 16, lambda workload: bold(workload.name), right=False, grows=True),
+    Column("", 20, lambda workload: dim(workload.summary), right=False, grows=True),
+)
 _TRIED: tuple[Column[EarlierJob], ...] = (
     Column("watched so far, newest first", 16, _label, right=False, grows=True),
     Column("changed", 8, lambda job: Segment(printable(_changed(job)), _GIVEN), right=False, grows=True),
