@@ -68,10 +68,27 @@ def ranks_and_hosts(ranks: Collection[int], views: Iterable[RankView]) -> str:
 def describe(node: NodeView, now_ns: int) -> str:
     """Return such as ``gpu-a  ● live``, with the reason if it is not live."""
     glyph, _ = HUB_GLYPHS[node.hub_state]
-    words = f"{printable(node.name)}  {glyph} {state_of(node)}{since(node, now_ns)}".rstrip()
-    if not node.note or node.hub_state is HubState.LIVE:
+    return f"{printable(node.name)}  {glyph} {status(node, now_ns)}".rstrip() + note(node)
+
+
+def status(node: NodeView, now_ns: int) -> str:
+    """Return such as ``live`` or ``lost since 14:03:10 (12 s)``; empty if the node's note says more."""
+    state = node.hub_state
+    if state is HubState.WAITING:
+        return "" if node.note else "connecting"
+    words = "silent" if state is HubState.STALE else str(state.value)
+    if state is HubState.LIVE:
         return words
-    return f"{words}{' ' if node.hub_state is HubState.WAITING else '  '}{printable(node.note)}"
+    if state is HubState.LOST and not node.ranks:
+        words = "not reached"
+    return f"{words} since {clock(node.since_ns)} ({age(max(0, now_ns - node.since_ns) / 1e9)})"
+
+
+def note(node: NodeView) -> str:
+    """Return why the connection is not live, to follow its status."""
+    if not node.note or node.hub_state is HubState.LIVE:
+        return ""
+    return f"{' ' if node.hub_state is HubState.WAITING else '  '}{printable(node.note)}"
 
 
 def carries(node: NodeView) -> str:
@@ -88,7 +105,7 @@ def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
     node = next((each for each in snapshot.nodes if each.name == view.node), None)
     if node is None or not view.node_lost:
         return ""
-    return f"{printable(node.name)} {state_of(node)}{since(node, now_ns)}"
+    return f"{printable(node.name)} {status(node, now_ns)}"
 
 
 def live_words(snapshot: Snapshot) -> str:
@@ -121,20 +138,3 @@ def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
         else f"{folder} on {shortened(', '.join(hosts), _HOSTS_CHARS)}"
         for folder, hosts in found.items()
     ]
-
-
-def state_of(node: NodeView) -> str:
-    if node.hub_state is HubState.STALE:
-        return "silent"
-    if node.hub_state is HubState.LOST and not node.ranks:
-        return "not reached"
-    if node.hub_state is HubState.WAITING:
-        return "" if node.note else "connecting"
-    return str(node.hub_state.value)
-
-
-def since(node: NodeView, now_ns: int) -> str:
-    """Return such as `` since 14:03:10 (12 s)`` for a connection that is down."""
-    if node.hub_state in (HubState.LIVE, HubState.WAITING):
-        return ""
-    return f" since {clock(node.since_ns)} ({age(max(0, now_ns - node.since_ns) / 1e9)})"

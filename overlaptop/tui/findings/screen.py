@@ -8,7 +8,7 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.trouble import Trouble, trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.hosts import ranks_and_hosts
-from overlaptop.report.who_is_late import Kind, why_unmeasured
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, percent
 from overlaptop.tui.draw.layout import Item, fit, hanging, paragraph, titled
 from overlaptop.tui.draw.segments import BOLD, TEXT, Segment, StyledLine, TextStyle, bold, dim
@@ -27,7 +27,6 @@ _SURE = {
 }
 _LIST_LEAST = 3
 _NONE = "No findings: no rule found a cause of slow steps."
-_TRY = "Much communication is exposed: a tries other values of a knob; larger batches communicate less."
 _NOT_YET = "No findings yet: rules need three measured steps."
 
 
@@ -52,13 +51,10 @@ class FindingsView(RowList[Finding]):
         said = _of_trouble(trouble, width) if trouble is not None else []
         self.above, height = RowList.above + len(said), height - len(said)
         if not found:
-            words = _NOT_YET if found is None else _NONE
-            if found is None and (why := why_unmeasured(self.state.snapshot.ranks)):
-                words = f"No findings: {why}."
-            elif trouble is not None:
+            why = why_unmeasured(self.state.snapshot.ranks) if found is None else ""
+            words = f"No findings: {why}." if why else _NOT_YET if found is None else _NONE
+            if trouble is not None and not why:
                 words = "No findings."
-            elif found is not None and self._may_try_values:
-                words = f"{_NONE} {_TRY}"
             return [*said, fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
         about = self._title(f"  {len(found)}")
         about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
@@ -67,11 +63,6 @@ class FindingsView(RowList[Finding]):
         table = Table(_columns(width), width)
         rows = self.listed(found, space, table.row)
         return [*said, fit(about, [], width), table.header(), *rows, (), *detail]
-
-    @property
-    def _may_try_values(self) -> bool:
-        line = self.state.first_line
-        return line is not None and line.kind is Kind.EXPOSED and self.state.offers("trials")
 
     def _title(self, number: str) -> list[Item]:
         words = "as they were at the pause" if self.state.past_step is not None else ""
@@ -91,7 +82,7 @@ class FindingsView(RowList[Finding]):
         for label, words in (
             ("to do", each.advice),
             ("to win", gain),
-            *self._confirmation(each),
+            *self._slope(each),
             ("measured", each.measured),
             ("how sure", f"{each.certainty.value}: {_SURE[each.certainty]}"),
             ("about", f"{self._who(each)}; rule {each.rule}"),
@@ -104,20 +95,14 @@ class FindingsView(RowList[Finding]):
         ranks = sorted(each.ranks)
         return ranks_and_hosts(ranks, self.state.snapshot.ranks) if ranks else "the whole job"
 
-    def _confirmation(self, each: Finding) -> list[tuple[str, str]]:
+    def _slope(self, each: Finding) -> list[tuple[str, str]]:
         """Return the result of delaying its rank, if it has only one and that was tried."""
         slope = self.state.slopes.get(each.ranks[0]) if len(each.ranks) == 1 else None
         if slope is None:
             return []
-        from overlaptop.trials.slack import HALF
+        from overlaptop.trials.slack import slope_words
 
-        reach = max(slope.high - slope.centre, slope.centre - slope.low)
-        figure = f"{slope.centre:.2f} ± {reach:.2f}"
-        if slope.low > HALF:
-            return [("confirmed", f"{figure}: a delay of rank {each.ranks[0]} lengthens the step so much")]
-        if slope.high < HALF:
-            return [("slack", f"{figure}: a delay of rank {each.ranks[0]} costs the step so little")]
-        return [("delayed", f"{figure}: whether rank {each.ranks[0]} is critical is not known")]
+        return [("slope", f"{slope_words(slope)}: share of a delay of this rank that lengthens the step")]
 
 
 def _columns(width: int) -> list[Column[Finding]]:

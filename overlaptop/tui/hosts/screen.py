@@ -6,7 +6,7 @@ from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.draw.layout import elided, hanging, paragraph
-from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import HOSTS_KEYS, bindings
@@ -44,18 +44,20 @@ class HostsScreen(PageScreen):
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
-    status, waits = state_words(node, now_ns), node.hub_state is HubState.WAITING
-    if waits:
+    status = state_words(node, now_ns)
+    if node.hub_state is HubState.WAITING:
         status = (Segment("◌ waiting", TextStyle("warning")),)
     elif node.hub_state is HubState.LIVE:
         status = (*status, dim(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})"))
     name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
     lines: list[StyledLine] = [elided((name, Segment("   "), *status), width)]
-    lines += paragraph(printable(node.note), width, TEXT if waits else TextStyle("warning"), indent=_INDENT)
-    facts = [("ranks", runs_of(node.ranks) or "none of this job"), ("clock", _clock(node))]
-    if node.hub_state is HubState.LIVE or node.bytes_per_s is not None:
-        facts.append(("receives", carries(node)))
-    lines += [(dim(f"{'':{_INDENT}}{label:<10}"), Segment(text)) for label, text in facts]
+    lines += paragraph(printable(node.note), width, TextStyle("warning"), indent=_INDENT)
+    for label, text in (
+        ("ranks", runs_of(node.ranks) or "none of this job"),
+        ("clock", _clock(node)),
+        ("receives", carries(node)),
+    ):
+        lines.append((dim(f"{'':{_INDENT}}{label:<10}"), Segment(text)))
     if node.detail:
         lines.append((dim(f"{'':{_INDENT}}output of its command:"),))
         for line in node.detail.splitlines():

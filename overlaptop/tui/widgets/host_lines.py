@@ -1,7 +1,7 @@
 """The state of the connection to each host, as lines."""
 
 from overlaptop.fleet.snapshot import HubState, NodeView
-from overlaptop.report.hosts import HUB_GLYPHS, Group, carries, known_within, since, state_of
+from overlaptop.report.hosts import HUB_GLYPHS, Group, carries, known_within, note, status
 from overlaptop.text import printable
 from overlaptop.tui.draw.layout import Item, elided, fit, line_width
 from overlaptop.tui.draw.segments import FAINT, Segment, StyledLine, TextStyle, dim
@@ -24,21 +24,15 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
 
 
 def state_words(node: NodeView, now_ns: int) -> StyledLine:
-    """Return such as ``● live`` or ``○ lost since 14:03:10 (12 s)``; empty if the node's note says more."""
+    """Return such as ``● live`` or ``○ lost since 14:03:10 (12 s)``."""
     glyph, color = HUB_GLYPHS[node.hub_state]
-    return (Segment(f"{glyph} {state_of(node)}{since(node, now_ns)}".rstrip(), TextStyle(color)),)
+    return (Segment(f"{glyph} {status(node, now_ns)}".rstrip(), TextStyle(color)),)
 
 
 def host_status(node: NodeView, now_ns: int) -> StyledLine:
     """Return such as ``gpu-a  ● live``, with the reason if it is not live."""
-    line: StyledLine = (
-        Segment(f"{printable(node.name)}  ", TextStyle("accent")),
-        *state_words(node, now_ns),
-    )
-    if not node.note or node.hub_state is HubState.LIVE:
-        return line
-    gap = " " if node.hub_state is HubState.WAITING else "  "
-    return (*line, dim(f"{gap}{printable(node.note)}"))
+    name = Segment(f"{printable(node.name)}  ", TextStyle("accent"))
+    return (name, *state_words(node, now_ns), dim(note(node)))
 
 
 def _ruled(left: StyledLine, right: StyledLine, width: int) -> StyledLine:
