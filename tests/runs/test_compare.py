@@ -78,6 +78,12 @@ def test_operation_that_is_ten_percent_slower_is_found_and_no_other():
     assert named(differences(a, b))["op broadcast_"].difference == pytest.approx(0.1, abs=0.03)
 
 
+def steady(name, value, noise, unit="ns"):
+    """A figure whose blocks hardly vary."""
+    blocks = [value + at % 3 * noise for at in range(28)]
+    return Figure(name, unit, value, None, 56, blocks)
+
+
 def test_no_figure_falls_by_more_than_all_of_it():
     def noisy(scale):
         dice = random.Random(scale)
@@ -91,34 +97,24 @@ def test_no_figure_falls_by_more_than_all_of_it():
 
 @pytest.mark.parametrize(("op_ms", "differs"), [(0.2, False), (8, True)])
 def test_operation_differs_if_the_step_would_notice(op_ms, differs):
-    def run(longer):
-        times = (("step", 80.0), ("op send", op_ms * longer))
-        return [
-            Figure(name, "ns", ms * MS, 0.0, 56, [ms * MS * (1 + at % 3 / 1000) for at in range(28)])
-            for name, ms in times
-        ]
-
-    assert differing(run(1), run(1.25)) == ({"op send"} if differs else set())
+    step = steady("step", 80.0 * MS, 0.08 * MS)
+    a, b = (steady("op send", longer * op_ms * MS, op_ms * MS / 1000) for longer in (1, 1.25))
+    assert differing([step, a], [step, b]) == ({"op send"} if differs else set())
 
 
-@pytest.mark.parametrize(("after", "differs"), [(12 * MS, True), (0, False)])
-def test_figure_that_was_0_differs_once_it_is_more(after, differs):
-    def waiting(ns):
-        return [Figure("waiting", "ns", ns, 0.0, 56, [ns + (at % 3) * 1000.0 for at in range(28)])]
-
-    (found,) = differences(waiting(0.0), waiting(float(after)))
-    assert (found.differs, found.difference, found.difference_low) == (differs, None, None)
-
-
-def test_overlap_differs_in_points():
-    def overlap(share):
-        blocks = [share + (at % 3) / 1000 for at in range(28)]
-        return [Figure("overlap", "share", median(blocks), None, 56, blocks)]
-
-    for before, after in ((0.1, 0.4), (0.0, 0.3)):
-        (found,) = differences(overlap(before), overlap(after))
-        assert (found.differs, found.difference) == (True, pytest.approx(0.3))
-        assert found.difference_low == pytest.approx(0.3, abs=0.01)
+@pytest.mark.parametrize(
+    ("unit", "before", "after", "differs", "difference"),
+    [
+        ("ns", 0.0, 12.0 * MS, True, None),  # of 0 there is no share
+        ("ns", 0.0, 0.0, False, None),
+        ("share", 0.1, 0.4, True, pytest.approx(0.3)),  # in points
+        ("share", 0.0, 0.3, True, pytest.approx(0.3)),
+    ],
+)
+def test_difference_from_0_and_of_shares(unit, before, after, differs, difference):
+    noise = 1000.0 if unit == "ns" else 0.001
+    (found,) = differences(*([steady("figure", value, noise, unit)] for value in (before, after)))
+    assert (found.differs, found.difference) == (differs, difference)
 
 
 def test_few_steps_say_nothing():
@@ -128,8 +124,7 @@ def test_few_steps_say_nothing():
 
 def test_runs_of_unequal_length_are_compared():
     a, b = figures(1, steps=20), figures(2, steps=400, longer=1.5)
-    assert len(named(a)["step"].blocks) == 7
-    assert len(named(b)["step"].blocks) == 28
+    assert [len(named(each)["step"].blocks) for each in (a, b)] == [7, 28]
     assert named(differences(a, b))["step"].difference == pytest.approx(0.5, abs=0.1)
 
 
@@ -156,33 +151,37 @@ FIRST = "the first difference of a step is"
 @pytest.mark.parametrize(
     ("a", "b", "why"),
     [
-        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [WHOLE]), ""),
-        (Work(2, BYTES, [WHOLE]), Work(2, BYTES + 8, [["0 dp: broadcast_ 8", *WHOLE], WHOLE]), ""),
-        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [HALVES]), ""),
-        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, [[BARRIER, *HALVES], HALVES]), ""),
+        ([WHOLE], [["0 dp: broadcast_ 8", *WHOLE], WHOLE], ""),
+        ([WHOLE], [HALVES], ""),
+        ([WHOLE], [[BARRIER, *HALVES], HALVES], ""),
+        ([WHOLE], None, ""),
         (
-            Work(2, BYTES, [[BARRIER, *WHOLE]]),
-            Work(2, BYTES, [[*HALVES, BARRIER]]),
+            [[BARRIER, *WHOLE]],
+            [[*HALVES, BARRIER]],
             f"{FIRST} barrier of 0 dp (1 call) in A, allreduce of 0 dp (1,048,576 bytes) in B",
         ),
-        (Work(2, BYTES, [WHOLE]), Work(2, 2 * BYTES, None), "A moves 1.00 MiB a step, B 2.00 MiB"),
-        (Work(2, BYTES, [WHOLE]), Work(2, BYTES, None), ""),
-        (Work(2, BYTES, [WHOLE]), Work(2, None, None), ""),
-        (Work(2, BYTES, [WHOLE]), Work(4, BYTES, [WHOLE]), "A has 2 ranks, B has 4"),
         (
-            Work(2, BYTES, [WHOLE]),
-            Work(2, 2 * BYTES, [WHOLE * 2]),
+            [WHOLE],
+            [WHOLE * 2],
             f"{FIRST} allreduce of 0 dp (1,048,576 bytes) in A, allreduce of 0 dp (2,097,152 bytes) in B",
         ),
-        (
-            Work(2, BYTES, [WHOLE]),
-            Work(2, BYTES, [[*WHOLE, BARRIER]]),
-            f"{FIRST} nothing in A, barrier of 0 dp (1 call) in B",
-        ),
+        ([WHOLE], [[*WHOLE, BARRIER]], f"{FIRST} nothing in A, barrier of 0 dp (1 call) in B"),
     ],
 )
-def test_unlike_work_is_named(a, b, why):
-    assert unlike(a, b) == why
+def test_first_unlike_operation_is_named(a, b, why):
+    assert unlike(Work(2, BYTES, a), Work(2, BYTES, b)) == why
+
+
+@pytest.mark.parametrize(
+    ("b", "why"),
+    [
+        (Work(2, 2 * BYTES, None), "A moves 1.00 MiB a step, B 2.00 MiB"),
+        (Work(2, None, None), ""),
+        (Work(4, BYTES, [WHOLE]), "A has 2 ranks, B has 4"),
+    ],
+)
+def test_unlike_bytes_and_ranks_are_named(b, why):
+    assert unlike(Work(2, BYTES, [WHOLE]), b) == why
 
 
 @pytest.mark.parametrize(

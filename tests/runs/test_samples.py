@@ -53,20 +53,12 @@ def waiting_of(samples):
     return {each.name: each.median for each in samples.figures()}.get("waiting")
 
 
-def test_waits_of_before_the_window_are_not_those_of_its_steps():
-    samples = Samples(from_ns=T0 + 30 * S)
-    samples.add_steps(made(5000, 50, began_s=0, ms=80))
-    samples.add_steps(made(0, 20, began_s=60, ms=40))
-    samples.add_waits(waited(5, began_s=1, wait_ns=9 * MS))
-    assert waiting_of(samples) is None
-    samples.add_waits(waited(5, began_s=60, wait_ns=MS))
-    assert waiting_of(samples) == MS
-
-
-def test_waits_of_before_a_restart_are_not_those_of_its_steps():
-    samples = Samples()
+@pytest.mark.parametrize(("from_s", "step"), [(30, 5), (0, 6)], ids=["before a window", "before a restart"])
+def test_waits_of_other_steps_with_this_number_are_left_out(from_s, step):
+    samples = Samples(from_ns=T0 + from_s * S)
     samples.add_steps(made(0, 50, began_s=0, ms=80))
-    samples.add_waits(waited(5, began_s=0, wait_ns=9 * MS))
     samples.add_steps(made(0, 20, began_s=60, ms=40))
-    samples.add_waits(waited(6, began_s=0, wait_ns=9 * MS))
+    samples.add_waits(waited(step, began_s=0, wait_ns=9 * MS))
     assert waiting_of(samples) is None
+    samples.add_waits(waited(step, began_s=60, wait_ns=MS))
+    assert waiting_of(samples) == MS
