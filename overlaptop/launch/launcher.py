@@ -6,7 +6,6 @@ Nothing here imports torch: the dashboard can start workloads, and must open fas
 import fcntl
 import functools
 import importlib.util
-import itertools
 import os
 import re
 import secrets
@@ -88,21 +87,11 @@ def usable_gpus() -> int:
     """Return how many GPUs a job started here would see: 0 with a CPU build of torch. Slow on first use."""
     if not _torch_has_cuda():
         return 0
-    return visible_gpus(_installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def visible_gpus(installed: int, cuda_visible_devices: str | None) -> int:
-    """Return how many of the `installed` GPUs CUDA shows under this CUDA_VISIBLE_DEVICES (None: not set).
-    As in CUDA, the list ends at the first entry that names no device.
-    """
-    if cuda_visible_devices is None:
+    installed, shown = _installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
         return installed
-
-    def is_shown(entry: str) -> bool:
-        name = entry.strip()
-        return int(name) < installed if name.isdigit() else name.startswith(("GPU-", "MIG-"))
-
-    return len(list(itertools.takewhile(is_shown, cuda_visible_devices.split(","))))
+    entries = shown.partition("-1")[0].split(",")  # CUDA shows no GPU after a -1
+    return min(installed, sum(bool(entry.strip()) for entry in entries))
 
 
 def _installed_gpus() -> int:

@@ -6,7 +6,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from overlaptop.launch import launcher
-from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
+from overlaptop.launch.launcher import JobPlacement, Launcher, place
 from tests.launch.jobs import Alone
 from tests.processes import eventually
 
@@ -22,10 +22,15 @@ class Ended(Launcher):
 
 
 @pytest.mark.parametrize(
-    ("variable", "count"), [(None, 4), ("", 0), ("0,3", 2), ("0,9,1", 1), ("1,-1,2", 1), ("GPU-8,MIG-4", 2)]
+    ("variable", "count"), [(None, 4), ("", 0), ("0,3", 2), ("1,-1,2", 1), ("GPU-8,MIG-4", 2)]
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable, count):
-    assert visible_gpus(4, variable) == count
+def test_cuda_visible_devices_limits_the_gpus(monkeypatch, variable, count):
+    monkeypatch.setattr(launcher, "_installed_gpus", lambda: 4)
+    monkeypatch.setattr(launcher, "_torch_has_cuda", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert launcher.usable_gpus.__wrapped__() == count
 
 
 @pytest.mark.parametrize(
