@@ -7,7 +7,6 @@ from torch.distributed.run import get_args_parser
 
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place
-from tests.launch.jobs import Alone
 from tests.processes import eventually
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
@@ -52,14 +51,8 @@ def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(monkeypatch, gpus, nproc, 
 @pytest.mark.parametrize(
     ("status", "output", "words"),
     [
-        (1, ["torchrun said something else"], "exit status 1"),
         (137, [], "killed by SIGKILL"),
-        (
-            1,
-            ["E1121 api.py] failed (exitcode: 2) local_rank: 1", "failed (exitcode: -15)"],
-            "exit status 2",
-        ),
-        (1, ["E1121 api.py] failed (exitcode: -9) local_rank: 0"], "killed by SIGKILL"),
+        (1, ["failed (exitcode: -9) local_rank: 0", "failed (exitcode: 2)"], "killed by SIGKILL"),
         (255, [], "exit status 255"),
     ],
 )
@@ -67,23 +60,17 @@ def test_how_a_job_ended_is_how_its_first_rank_did(status, output, words):
     assert Ended(status, output).how_it_ended == words
 
 
-def test_the_command_line_is_what_one_would_type(monkeypatch):
-    job = Launcher("my train.py", ["--size", "2"], TWO_ON_GLOO, agent_options=["--control"])
-    typed = "torchrun --nproc-per-node=2 -m -- overlaptop.agent --control 'my train.py' --size 2"
-    assert job.command_line == typed
+def test_torchrun_takes_no_option_of_the_script(monkeypatch):
     monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
-    assert job.command_line == f"CUDA_VISIBLE_DEVICES= {typed}"
-
-
-def test_torchrun_takes_no_option_of_the_script():
     words = ["--m", "256", "--n", "512", "--numa", "bind"]
-    job = Launcher("train.py", words, TWO_ON_GLOO, agent_options=["--numa", "bind"])
-    typed = shlex.split(job.command_line)[1:]
+    job = Launcher("my train.py", words, TWO_ON_GLOO, agent_options=["--numa", "bind"])
+    hides_gpus, torchrun, *typed = shlex.split(job.command_line)
+    assert (hides_gpus, torchrun) == ("CUDA_VISIBLE_DEVICES=", "torchrun")
     for command in (job.command[job.command.index("torch.distributed.run") + 1 :], typed):
         parsed = get_args_parser().parse_args(command)
         assert (parsed.nproc_per_node, parsed.module) == ("2", True)
         assert parsed.training_script == "overlaptop.agent"
-        assert parsed.training_script_args == ["--numa", "bind", "train.py", *words]
+        assert parsed.training_script_args == ["--numa", "bind", "my train.py", *words]
 
 
 def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept():
@@ -103,7 +90,6 @@ def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept():
     own = ["loading", "Traceback (most recent call last):", "ValueError: too large"]
     assert Ended(1, output).complaint() == own
     assert Ended(1, output).complaint(max_lines=1) == ["ValueError: too large"]
-    assert Ended(1, output[9:10]).complaint() == output[9:10], "where only torchrun speaks"
 
 
 def test_a_job_whose_options_are_refused_tells_its_reason(tmp_path, traces, monkeypatch):
@@ -122,14 +108,3 @@ def test_a_job_whose_options_are_refused_tells_its_reason(tmp_path, traces, monk
         assert (job.poll(), job.how_it_ended, job.usage_error) == (1, "exit status 2", True)
         assert job.complaint()[-1] == "job.py: error: unrecognized arguments: --nonsense"
     assert traces.alive() == []
-
-
-def test_job_that_writes_without_end_runs_and_is_stopped(tmp_path, traces):
-    (tmp_path / "job.py").write_text("while True: print('x' * 10_000, flush=True)")
-    with Alone(tmp_path / "job.py", (), TWO_ON_GLOO) as job:
-        job.start()
-        eventually(lambda: len(job.output()) > 5)
-        assert job.poll() is None
-    assert job.poll() is not None
-    assert traces.alive() == []
-    job.stop()  # twice is once

@@ -74,12 +74,10 @@ def unbound(rank, node=0):
 
 def one_node(rank, cpus="0-31", **changes):
     """On a machine of one node, where there is nothing to bind to."""
-    count = int(cpus.partition("-")[2]) + 1
-    return numa(
-        rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose", cpu_set=cpus,
-        cpu_nodes=(NodeShare(0, count),), memory_policy="default",
-        **changes,
-    )  # fmt: skip
+    shares = (NodeShare(0, int(cpus.partition("-")[2]) + 1),)
+    reason = "all CPUs are on node 0: there is nothing to choose"
+    facts = {"cpu_set": cpus, "cpu_nodes": shares, "memory_policy": "default", "reason": reason}
+    return numa(rank, 0, "one node", **facts | changes)
 
 
 def dual_socket(host="gpu-a"):
@@ -110,12 +108,8 @@ def minute_of(session, rank, *, nvlink=281.0, pcie=1.2, **changes):
     for number in range(120):
         at_s = (number - 119) / 2
         wave = 1 if at_s > -15 else 0.5 + 0.5 * abs((number % 40) - 20) / 20
-        session.say(
-            sample(
-                rank, at_s, nvlink=None if nvlink is None else nvlink * wave,
-                pcie=None if pcie is None else pcie * wave, **changes,
-            )
-        )  # fmt: skip
+        rates = {"nvlink": None if nvlink is None else nvlink * wave, "pcie": pcie * wave}
+        session.say(sample(rank, at_s, **rates, **changes))
 
 
 def job_of(ranks):
@@ -162,24 +156,6 @@ def workstation():
             tensor_activity=None, dram_activity=None, throttle_reasons=("power cap",), unknown=reasons,
             nic_rx_bytes_per_s=120 * 10**6, nic_tx_bytes_per_s=0,
         )  # fmt: skip
-    return session
-
-
-def grace_hopper():
-    """One GPU whose memory is a node of its own."""
-    session = job_of(1)
-    session.say(info(0, host="gh200", device="NVIDIA GH200 480GB"))
-    steps_with_traffic(session, 0, moved_gb=0.0)
-    session.say(
-        MachineFacts(
-            0, "gh200", (NumaNode(0, "0-71", 480 * GIB), NumaNode(1, "", 96 * GIB, is_gpu_memory=True)),
-            (Nic("mlx5_0", 0, 200 * 10**9),), (site(0, 0, "NVIDIA GH200 480GB"),),
-        ),
-        device(0, 0, gpu_name="NVIDIA GH200 480GB", nvlink_count=None, nvlink_version="",
-               nvlink_peak_bytes_per_s=None, memory_total_bytes=96 * GIB),
-        replace(numa(0, 0), gpu_memory_node=1, cpu_set="0-71", cpu_nodes=(NodeShare(0, 72),), nic="mlx5_0"),
-    )  # fmt: skip
-    minute_of(session, 0, nvlink=None, pcie=2.0)
     return session
 
 

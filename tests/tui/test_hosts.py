@@ -1,5 +1,6 @@
 """A job on several hosts on the screen: ranks by host, connections that break, and where things are."""
 
+import re
 import socket
 from unittest.mock import Mock
 
@@ -14,7 +15,6 @@ from tests.fleet.builders import S, step
 from .clusters import Cluster
 from .fakes import (
     SIZES,
-    WIDE,
     app_of,
     line_of,
     opened,
@@ -44,27 +44,21 @@ async def test_cursor_follows_the_table_and_sorted_rows_have_a_host():
         assert "gpu-b" in line_of(text, "     3  ")
 
 
-@pytest.mark.parametrize("size", SIZES[::2])
-async def test_lost_connection_marks_its_last_figures_until_it_is_back(size):
+async def test_lost_connection_marks_its_last_figures_until_it_is_back():
     cluster = Cluster("gpu-a", "gpu-b")
-    async with opened(cluster.live(), size=size) as (app, pilot):
-        before = await shown(app, pilot)
+    async with opened(cluster.live()) as (app, pilot):
+        assert "73.3 %" in line_of(await shown(app, pilot, "end"), "▸ ")
         cluster.clock.pass_s(2)
         cluster.host("gpu-b").cut("the connection was silent for too long")
         cluster.session.tick()
         cluster.clock.pass_s(12)
         cluster.host("gpu-a").hub.say(step(0, 40), step(1, 40))
-        assert "○ live · 1 of 2 hosts" in await shown(app, pilot)
-        text = await shown(app, pilot, "end")
-        line, lost = line_of(text, "gpu-b  ○"), line_of(text, "▸○")
-        assert "○ lost since" in line
-        assert "(12 s)" in line
-        assert "the connection was silent for too long" in line or size != WIDE
-        assert lost.split()[1] == "3"
-        overlap = next(word for word in lost.split() if word.replace(".", "").isdigit() and "." in word)
-        assert overlap in before or size[0] == 60
+        text = await shown(app, pilot)
+        assert "○ live · 1 of 2 hosts" in text
+        assert re.search(r"gpu-b  ○ lost since \S+ \(12 s\)  the connection was silent", text)
+        assert "73.3 %" in line_of(text, "▸○")
         await shown(app, pilot, "slash", *"lost", "enter")
-        assert {"gpu-b", 3} <= set(table_rows(app)) <= {"gpu-b", 2, 3}
+        assert table_rows(app) == ["gpu-b", 2, 3]
         assert "gpu-b lost since" in await shown(app, pilot, "enter")
         cluster.host("gpu-b").connect()
         assert "● live · 2 hosts" in await shown(app, pilot, "1")

@@ -371,8 +371,6 @@ def _process_lines(view: RankView, width: int) -> list[StyledLine]:
     if numa.gpu_node is not None:
         on = f" on node {numa.nic_node}" if numa.nic_node is not None else ", node unknown"
         facts.append(("nearest NIC", f"{numa.nic}{on}" if numa.nic else ""))
-    if numa.gpu_memory_node is not None:
-        facts.append(("GPU memory", f"is node {numa.gpu_memory_node}"))
     lines: list[StyledLine] = [titled("process", dim(f"of rank {view.rank}"))]
     for label, text in facts:
         named = (dim(f"   {label:<{_FACT_LABEL}}"),)
