@@ -160,5 +160,4 @@ class CaptureScreen(PageScreen):
         except (ValueError, WireError) as error:
             return str(error)
         self.dashboard.read()
-        self.dashboard.on_change()
         return fault

@@ -178,15 +178,12 @@ class CollectivesScreen(PageScreen):
 
     def action_sort(self) -> None:
         self._table.order, self._table.reverse = following(self._table.order, list(ORDERS)), False
-        self.redraw()
 
     def action_reverse(self) -> None:
         self._table.reverse = not self._table.reverse
-        self.redraw()
 
     def action_group(self, direction: int) -> None:
         self._table.grouping = following(self._table.grouping, list(GROUPINGS), direction)
-        self.redraw()
 
     async def action_open(self) -> None:
         """Open the selected collective, of several the one with most exposed time, on the timelines."""

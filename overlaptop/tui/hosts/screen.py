@@ -40,7 +40,6 @@ class HostsScreen(PageScreen):
     def action_retry(self) -> None:
         if (connections := self.dashboard.options.connections) is not None:
             connections.retry()
-            self.dashboard.on_change()
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:

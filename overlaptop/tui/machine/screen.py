@@ -65,7 +65,6 @@ class GpuTable(RowList[Gpu]):
         if row.ranks:
             self.state.rank = row.ranks[0].rank
             self.dashboard.watch()
-            self.dashboard.on_change()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected, ranks = self.state.selected, self.state.snapshot.ranks

@@ -167,4 +167,3 @@ class RankScreen(TimelineScreen):
         lanes, index = self.state.lanes, self.state.collective
         if lanes is not None and index is not None:
             self.state.viewport = Viewport.around(*lanes.place(index))
-            self.redraw()

@@ -125,14 +125,12 @@ class TrialsScreen(PageScreen):
 
     async def action_stop(self) -> None:
         self.dashboard.trials.stop()
-        self.dashboard.on_change()
 
     async def action_keep(self) -> None:
         dashboard = self.dashboard
         if (best := dashboard.trials.best(dashboard.session.job_key)) is not None:
             dashboard.knobs.selected_name, value = best
             dashboard.knobs.type(str(value))
-            dashboard.on_change()
 
     async def ask_for_values(self, knob: Knob) -> None:
         """Ask for values to try. Escape closes a screen without trials, too."""

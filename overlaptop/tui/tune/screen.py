@@ -95,10 +95,8 @@ class ChangeLog(Page):
         table = Table(self._columns(), width, changes)
         lines: list[StyledLine] = []
         for each in changes:
-            line, said = table.row(each), change_words(each)
-            lines.append(line)
-            if any("…" in segment.text for segment in line[-2:]):  # a long reason continues below
-                lines += paragraph(said, width, _said(each).style, indent=11, rows=3)
+            reason = change_words(each).partition(": ")[2]
+            lines += [table.row(each), *paragraph(reason, width, _style(each), indent=11, rows=3)]
         return lines
 
     def _columns(self) -> list[Column[CommandView]]:
@@ -112,19 +110,20 @@ class ChangeLog(Page):
         def who(each: CommandView) -> Segment:
             return dim("you" if each.id in own else each.by or "not said")
 
+        def said(each: CommandView) -> Segment:
+            return Segment(change_words(each).partition(": ")[0], _style(each))
+
         return [
             Column("at", 8, lambda each: dim(clock(each.at_ns)), right=False),
             Column("knob", 8, lambda each: short_name(each.knob), right=False, grows=True),
             Column("change", 10, values, right=False, grows=True),
             Column("by", 8, who, right=False, shown_from=64, grows=True),
-            Column("", 20, _said, right=False, grows=True),
+            Column("", 20, said, right=False),
         ]
 
 
-def _said(each: CommandView) -> Segment:
-    return Segment(
-        change_words(each), TextStyle({FAILED: "error", CHANGED: "good"}.get(each.state, "warning"))
-    )
+def _style(change: CommandView) -> TextStyle:
+    return TextStyle({FAILED: "error", CHANGED: "good"}.get(change.state, "warning"))
 
 
 class TuneScreen(DashboardScreen):
@@ -145,16 +144,13 @@ class TuneScreen(DashboardScreen):
 
     def action_move(self, rows: int) -> None:
         self._table.move(rows)
-        self.redraw()
 
     def action_select(self) -> None:
         self.dashboard.select_knob(self.knob)
-        self.dashboard.on_change()
 
     def action_restore(self) -> None:
         self.dashboard.select_knob(self.knob)
         self.dashboard.knobs.restore()
-        self.dashboard.on_change()
 
     def action_scroll(self, lines: int) -> None:
         self._log.move(lines)

@@ -88,7 +88,6 @@ class WorkloadsScreen(DashboardScreen):
 
     async def _end(self) -> None:
         self._launcher.stop()
-        self.dashboard.on_change()
 
     async def action_run(self) -> None:
         """Run it; ask first if it ends another one."""
@@ -108,7 +107,6 @@ class WorkloadsScreen(DashboardScreen):
     async def _start(self, plan: LaunchPlan) -> None:
         self._words_started = self._form.words
         self.dashboard.launch.start(plan)
-        self.dashboard.on_change()
 
     def _replan(self) -> None:
         make: Callable[[], Awaitable[None]] = self._make_plan
