@@ -106,19 +106,18 @@ def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
     assert (late.cause, late.line) == ("it runs slowly", None)
 
 
-def test_finding_that_the_screen_still_shows_has_not_gone(monkeypatch):
+def test_finding_has_gone_once_the_screen_does_not_show_it(monkeypatch):
     session, log = waiting_job(), RunLog()
     present = [Finding("steps are short", "", "", Certainty.MEASURED, MS, rule="short_steps")]
     monkeypatch.setattr(find, "find", lambda _evidence: tuple(present))
     until_steps = []
-    for is_found in (True, True, True, False, False, False, False):
-        if not is_found:
-            present.clear()
+    for found in (*[present[:]] * 3, *[[]] * 4):
+        present[:] = found
         log.take(session.tick())
         session.clock.pass_s(5)
-        until_steps.append([each.until_step is None for each in log.report().findings])
-    assert until_steps[2:5] == [[True]] * 3
-    assert until_steps[-1] == [False]
+        until_steps += [each.until_step is None for each in log.report().findings]
+    assert until_steps[2:5] == [True] * 3
+    assert not until_steps[-1]
 
 
 def test_bound_of_a_report_held_most_of_the_time(monkeypatch):
