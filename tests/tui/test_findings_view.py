@@ -67,8 +67,7 @@ async def test_hung_job_without_findings_says_who_hangs_and_what_to_do():
     for rank, sequence, stack in ((0, 57, ()), (1, 56, ("train.py:88 load_batch",))):
         calls = GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 25 << 20, sequence, T0),))
         session.say(RankStalled(rank, True, (calls,), stack))
-    lines = (await screen_of(session, "f", size=(100, 30))).splitlines()
-    page = " ".join("\n".join(lines[2:]).split())
+    page = " ".join((await screen_of(session, "f", size=(100, 30))).split())
     assert "rank 1 has not entered allreduce 25.0 MiB: train.py:88 load_batch; rank 0 waits" in page
     assert "to do the line of the script says what runs instead of the collective" in page
     assert "Findings of the steps before No findings. " in page

@@ -97,10 +97,8 @@ async def test_typed_values_are_tried_and_k_sets_the_best():
         await begin(pilot, *"60,400")
         until_over(app)
         text = await shown(app, pilot)
-        rows = [line.split() for line in text.splitlines()]
-        (best,) = (row for row in rows if row[:2] == ["60", "MiB"])
-        assert best[-2:] == ["7", "best"]
-        assert any(row[:2] == ["400", "MiB"] and row[-1] == "longer" for row in rows)
+        assert re.search(r"60 MiB .* 7  best", text)
+        assert re.search(r"400 MiB .* longer", text)
         assert {command.name for command in session.sent} == {TRIAL}
         assert "k keep the best" in text.splitlines()[-1]
         await pilot.press("k")
@@ -121,7 +119,6 @@ async def test_trials_go_on_off_the_screen_until_they_are_stopped(key, words):
         await begin(pilot)
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
-        assert "◆ trials" in (await shown(app, pilot)).splitlines()[0]
         for other in ("x", "A", "a"):
             await pilot.press("1", other)
             assert told(app) == ["trials run: wait, or stop them with s"]  # for some seconds only
@@ -141,12 +138,9 @@ async def test_capital_a_tries_the_value_before_the_change():
         session.send(commands.make_setting(session.knob, 60))
         for _ in range(40):
             app.read()
-        await pilot.press("A")
-        text = await shown(app, pilot)
-        assert "trials of bucket_cap_mb against 60 MiB" in text
+        assert "trials of bucket_cap_mb against 60 MiB" in await shown(app, pilot, "A")
         until_over(app)
-        text = await shown(app, pilot)
-        assert any(line.split()[:2] == ["25", "MiB"] and "longer" in line for line in text.splitlines())
+        assert re.search(r"25 MiB .* longer", text := await shown(app, pilot))
         assert "bucket_cap_mb 60 MiB: no value tried is shorter" in text
 
 
@@ -162,24 +156,17 @@ async def test_x_asks_first_and_then_delays_each_rank():
     async with opened(session, size=SIZE) as (app, pilot):
         for _ in range(20):
             app.read()
-        await shown(app, pilot)
-        await pilot.press("x")
-        await pilot.pause()
-        assert "delay 2 ranks in turn by 1.00 ms a step? costs the job" in screen_text(app)
+        assert "delay 2 ranks in turn by 1.00 ms a step? costs the job" in await shown(app, pilot, "x")
         await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
         assert session.sent == []
         await pilot.press("x", "y")
         await pilot.pause()
         until_over(app)
         text = await shown(app, pilot)
-        rows = [line.split() for line in text.splitlines()]
-        assert any(row[:2] == ["rank", "0"] and row[-1] == "slack" for row in rows)
-        assert any(row[:2] == ["rank", "1"] and row[-1] == "critical" for row in rows)
+        assert re.search(r"rank 0 .* slack", text)
+        assert re.search(r"rank 1 .* critical", text)
         assert {argument(each, "delay_ns") // MS for each in session.sent} <= {0, 1}
-        assert app.dashboard.state.slopes[1].centre == pytest.approx(1, abs=0.2)
-        rows = [line.split() for line in (await shown(app, pilot, "1")).splitlines()]
-        assert any("critical" in row for row in rows)
+        assert "critical" in await shown(app, pilot, "1")
         session.fleet.apply(info(0, control_allowed=False))
         await shown(app, pilot)
         await pilot.press("x")
