@@ -15,7 +15,6 @@ from overlaptop.tui.help import glossary
 from overlaptop.tui.model.captures import TraceSums, sums_of
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
-from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
@@ -25,6 +24,10 @@ from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN, RankOutcome
 
 _PLACES = 4  # Most folders that are listed
 _DEFAULT_STEPS = "5"
+_WHAT_IT_IS = (
+    "All ranks run torch.profiler for some steps, from the same step on. Each writes a Chrome trace. The "
+    "job goes on; these steps take longer, and other figures exclude them. The job needs --control."
+)
 _EXPLAINED = (
     "live: the agent's overlap in the steps just before. profiler: the same overlap in torch.profiler's "
     "trace of the captured steps, which it slows down",
@@ -43,7 +46,7 @@ class CaptureView(Page):
     def lines(self, width: int) -> list[StyledLine]:
         capture = _newest(self.state.snapshot)
         if capture is None:
-            return _what_it_is(self.state, width)
+            return [(bold(" No capture yet"),), (), *paragraph(_WHAT_IT_IS, width, TEXT)]
         read = self.dashboard.traces.get(capture.id, "")
         sums = {} if isinstance(read, str) else read
         table = Table(_columns(capture.live, sums), width)
@@ -63,19 +66,6 @@ def _newest(snapshot: Snapshot) -> CommandView | None:
     """Return the newest capture; one that was refused as busy only if there is no other."""
     captures = [each for each in snapshot.commands if each.name == CAPTURE]
     return max(reversed(captures), key=lambda each: not each.busy, default=None)
-
-
-def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
-    text = (
-        "All ranks run torch.profiler for some steps, from the same step on. Each writes a Chrome trace. "
-        "The job goes on; these steps take longer, and other figures exclude them."
-    )
-    lines: list[StyledLine] = [(bold(" No capture yet"),), (), *paragraph(text, width, TEXT)]
-    infos = [view.info for view in state.snapshot.ranks if view.info is not None]
-    if infos and not any(info.control_allowed for info in infos):
-        warned = "This job accepts no commands: start it with --control."
-        lines += [(), *paragraph(warned, width, TextStyle("warning", bold=True))]
-    return lines
 
 
 def _asked(capture: CommandView, width: int) -> StyledLine:

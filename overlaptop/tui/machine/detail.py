@@ -64,7 +64,7 @@ _NAMES = {
     "nvlink": "NVLink", "pcie": "PCIe", "sm": "SM", "dram": "DRAM", "numa": "NUMA", "cpu": "CPU",
     "gpu": "GPU", "gpus": "GPUs", "nic": "NIC", "nics": "NICs", "pci": "PCI", "uuid": "UUID",
 }  # fmt: skip
-_GAP, _CHART_ROWS, _CHART_LABEL, _FACT_LABEL, _ACCOUNT_LABEL, _ACCOUNT_FIGURE = 2, 3, 7, 12, 23, 12
+_GAP, _CHART_ROWS, _CHART_LABEL, _FACT_LABEL, _ACCOUNT_LABEL, _ACCOUNT_FIGURE = 2, 3, 7, 12, 15, 12
 _LINK_LABEL, _METER_LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 18, 8, 18, 6, 40
 _WARNING = TextStyle("warning")
 
@@ -290,7 +290,6 @@ def _account(traffic: Traffic | None, width: int) -> list[StyledLine]:
     if traffic is None:
         text = "unknown: link traffic was not measured"
         return [titled("account"), *paragraph(text, width, indent=3)]
-    label = min(_ACCOUNT_LABEL, max(12, width - 2 * _ACCOUNT_FIGURE - 4))
     measured = (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s)
     own = (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s)
     rest = [None if m is None or o is None else m - o for m, o in zip(measured, own, strict=True)]
@@ -299,15 +298,15 @@ def _account(traffic: Traffic | None, width: int) -> list[StyledLine]:
         words = ["unknown" if each is None else rate(each) if each >= 0 else "none" for each in figures]
         cells = zip(words, figures, strict=True)
         shown = (Segment(f"{word:>{_ACCOUNT_FIGURE}}", style if each else DIM) for word, each in cells)
-        return (dim(f"   {name:<{label}}"), *shown)
+        return (dim(f"   {name:<{_ACCOUNT_LABEL}}"), *shown)
 
     verdict, meaning, style = _verdict(traffic, measured, rest)
     over = f"{_TRAFFIC_OVER.get(traffic.over, traffic.over)}, over {traffic.window_s:.0f} s  "
     return [
         titled("account", dim(over), verdict),
-        (dim(f"{'rx':>{label + 3 + _ACCOUNT_FIGURE}}{'tx':>{_ACCOUNT_FIGURE}}"),),
+        (dim(f"{'rx':>{_ACCOUNT_LABEL + 3 + _ACCOUNT_FIGURE}}{'tx':>{_ACCOUNT_FIGURE}}"),),
         row("measured", measured),
-        row("the job's collectives" if label >= _ACCOUNT_LABEL else "collectives", own),
+        row("collectives", own),
         row("unexplained", rest, BOLD),
         *paragraph(meaning, width, style, indent=3),
         *paragraph(traffic.reason, width, indent=3),

@@ -40,12 +40,6 @@ class Machine:
         without = (view for view in self.ranks if not view.gpu_uuid)
         return (*self.gpus, *(Gpu("", None, "", "", None, (view,)) for view in without))
 
-    @property
-    def own_name(self) -> str:
-        """Return the host's own name if the user gave it another one; else empty."""
-        names = {view.info.host for view in self.ranks if view.info is not None} - {self.host}
-        return ", ".join(sorted(names))
-
 
 def host_of(view: RankView) -> str:
     """Return the rank's host, as the user named it if they did; empty if not known."""

@@ -119,16 +119,12 @@ def _cells(gpu: Gpu, selected: RankView) -> dict[str, Cell]:
 
 def _title(machine: Machine, known: list[str], width: int) -> StyledLine:
     left = [Item((bold(f" {printable(machine.host) or 'host not known'}"),))]
-    if machine.own_name:
-        left.append(Item((dim(printable(machine.own_name)),), 6))
     if any(view.node_lost for view in machine.ranks):
         left.append(Item((Segment("○ out of reach", TextStyle("warning")),)))
     if machine.gpus:
         names = Counter(gpu.name for gpu in machine.gpus if gpu.name).most_common()
         text = " + ".join(f"{number} × {name}" for name, number in names) or f"{len(machine.gpus)} GPUs"
         left.append(Item((Segment(text),), 2))
-        if (used := sum(bool(gpu.ranks) for gpu in machine.gpus)) < len(machine.gpus):
-            left.append(Item((dim(f"{used} used by the job"),), 3))
     right = []
     if len(known) > 1 and machine.host in known:
         right.append(Item((dim(f"host {known.index(machine.host) + 1} of {len(known)} "),), 1))

@@ -67,8 +67,7 @@ class KnobDetail(LinesView):
         knob = selected.knob
         about, whose = knob.about or "no description", f" ({knob.owner})" if knob.owner else ""
         lines = paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
-        now = f"Now {present_words(knob)}; the script gave {value_words(knob, None)}"
-        lines += paragraph(f"{now}; allowed: {allowed_words(knob)}.", width, rows=2)
+        lines += paragraph(f"Allowed: {allowed_words(knob)}.", width, rows=2)
         if selected.refusal:
             lines += paragraph(f"Cannot be changed: {selected.refusal}.", width, BOLD_WARNING, rows=4)
         code = code_line(knob) if knob.value_text != knob.original_text else ""
