@@ -128,8 +128,8 @@ def _torch_has_cuda() -> bool:
 class Launcher:
     """One job: a script with its options, and an agent in each of its ranks. Call ``start`` once.
 
-    ``stop`` ends all its remaining processes. It may be called at any time and repeatedly. The job is also
-    a context manager that stops it at the end of the block. Any thread may call any method.
+    ``end`` has all its remaining processes ended, and ``stop`` waits for that. Both may be called at any
+    time and repeatedly. The job is also a context manager that stops it at the end of the block.
     """
 
     def __init__(
@@ -145,6 +145,8 @@ class Launcher:
         self._of_agent = ("-m", "--", "overlaptop.agent", *agent_options, str(script), *options)
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._log = -1
+        self._ended: tuple[str, int, float] | None = None
+        """The key of the job that we had ended, when, in Unix time, and when it is killed."""
 
     @property
     def command(self) -> list[str]:
@@ -183,7 +185,18 @@ class Launcher:
 
     def poll(self) -> int | None:
         """Return the job's exit status, as a shell would. None while any of its processes is left."""
-        status = None if self._supervisor is None else self._supervisor.poll()
+        if self._supervisor is None:
+            return None
+        status = self._supervisor.poll()
+        if self._ended is not None:
+            key, ended_ns, limit_s = self._ended
+            if status is None and time.monotonic() > limit_s:
+                for pid in (*supervisor.descendants(self._supervisor.pid), self._supervisor.pid):
+                    supervisor.send(pid, signal.SIGKILL)
+            elif status is not None and key:
+                with suppress(OSError, JobFolderError):
+                    last_end.note_stop(key, ended_ns)
+                self._ended = ("", ended_ns, limit_s)
         # Negative: the supervisor was killed itself.
         return 128 - status if status is not None and status < 0 else status
 
@@ -194,22 +207,19 @@ class Launcher:
                 self._supervisor.wait(limit_s)
         return self.poll()
 
+    def end(self) -> None:
+        """Have the supervisor end the job, without waiting for it."""
+        if self._supervisor is not None and self._ended is None:
+            key = self.key if self.poll() is None else ""
+            self._ended = key, time.time_ns(), time.monotonic() + STOP_LIMIT_S
+            assert self._supervisor.stdin is not None
+            self._supervisor.stdin.close()
+
     def stop(self) -> None:
         """End the job and wait until all its processes have ended (usually well under a second)."""
-        if self._supervisor is None:
-            return
-        key, stopped_ns = self.key if self.poll() is None else "", time.time_ns()
-        assert self._supervisor.stdin is not None
-        self._supervisor.stdin.close()
-        deadline_s = time.monotonic() + STOP_LIMIT_S
-        while self.poll() is None:
-            if time.monotonic() > deadline_s:
-                for pid in (*supervisor.descendants(self._supervisor.pid), self._supervisor.pid):
-                    supervisor.send(pid, signal.SIGKILL)
+        self.end()
+        while self._supervisor is not None and self.poll() is None:
             self.wait(1.0)
-        if key:
-            with suppress(OSError, JobFolderError):
-                last_end.note_stop(key, stopped_ns)
 
     @property
     def key(self) -> str:

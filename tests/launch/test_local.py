@@ -6,7 +6,6 @@ Its jobs are short scripts without torch, held by the real supervisor.
 import importlib.util
 import re
 import shlex
-import threading
 
 import pytest
 
@@ -14,7 +13,7 @@ from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.processes import PATIENCE_S, eventually
+from tests.processes import eventually
 
 from .jobs import LOG, Alone, launcher_in
 
@@ -29,14 +28,12 @@ def launcher(tmp_path, traces):
 
 @pytest.fixture
 def held(launcher, monkeypatch):
-    """``held()``: what runs now is not ended before the event is set that this returns."""
+    """``held()``: what runs now is not ended before the function is called that this returns."""
 
     def hold():
-        job, may_end = launcher.job, threading.Event()
-        assert job is not None
-        stop = job.stop
-        monkeypatch.setattr(job, "stop", lambda: may_end.wait(PATIENCE_S) and stop())
-        return may_end
+        end = launcher.job.end
+        monkeypatch.setattr(launcher.job, "end", lambda: None)
+        return end
 
     return hold
 
@@ -140,7 +137,7 @@ def test_newest_request_runs_once_the_previous_job_is_gone(launcher, tmp_path, h
             assert (status.phase, status.ending) == (LaunchPhase.ENDING, "other")
             assert status.label == f"steady --size {size}"
             assert launcher.running == "other"
-        may_end.set()
+        may_end()
         assert phase_is(launcher, LaunchPhase.RUNNING)
         assert first.poll() is not None
         eventually(lambda: written()[2:] == ["steady up --size 3"])
@@ -170,26 +167,16 @@ def test_job_that_ends_says_how_and_a_failure_its_last_lines(launcher, held, tra
     may_end = held()
     launcher.stop()
     assert (launcher.status().phase, launcher.status().ending) == (LaunchPhase.ENDING, "steady")
-    may_end.set()
+    may_end()
     assert phase_is(launcher, LaunchPhase.NOTHING)
     assert traces.alive() == []
 
 
-def test_closing_in_the_middle_of_a_switch_starts_nothing(launcher, held, written, traces):
+def test_closing_in_the_middle_of_a_switch_starts_nothing(launcher, written, traces):
     start(launcher, "other")
     eventually(lambda: written() == ["other up"])
-    may_end = held()
-    closing = threading.Thread(target=launcher.close)
-
-    def is_too_late():
-        before = launcher.status().number
-        start(launcher, "steady")
-        return launcher.status().number == before
-
-    assert not is_too_late()
-    closing.start()
-    eventually(is_too_late)
-    may_end.set()
-    closing.join(PATIENCE_S)
+    start(launcher, "steady")
+    launcher.close()
+    assert launcher.status().phase is LaunchPhase.NOTHING
     assert traces.alive() == []
     assert written() == ["other up"]
