@@ -30,6 +30,8 @@ class RunLog:
 
     def _forget(self) -> None:
         self._findings: dict[Key, FindingRecord] = {}
+        self._last_step: dict[Key, int] = {}
+        """The last step of findings that are shown although the last look did not find them."""
         self._troubles: dict[object, TroubleRecord] = {}
         self._late: dict[int, LateRank] = {}
         self._bounds: Counter[str] = Counter()
@@ -113,11 +115,19 @@ class RunLog:
             self._forget()
         is_trace = snapshot.hub_state is HubState.TRACE
         until_step = max(self._looked_step, snapshot.first_step - 1)
+        now = {
+            key: each.record(job.job) for key, each in by_key(look.shown).items() if each in look.present
+        }
         shown = by_key(look.shown)
         for key, known in self._findings.items():
-            if key not in shown and known.until_step is None:  # the screen shows it for some seconds longer
-                known.until_step = until_step
-        self._findings |= {key: each.record(job.job) for key, each in shown.items() if each in look.present}
+            if key in now:
+                self._last_step.pop(key, None)
+            elif known.until_step is None:
+                last_step = self._last_step.setdefault(key, until_step)
+                # The screen shows it for some seconds, as it may come back while the job is the same.
+                if key not in shown or snapshot.first_step > last_step:
+                    known.until_step = last_step
+        self._findings |= now
         # Of a trace, the Snapshot's own window is the whole of it.
         window = look.evidence.window if is_trace else snapshot.wait_window
         late = {each.rank for each in window.late} if window is not None else ()
