@@ -13,7 +13,7 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.model.knob_editor import ValueRefusedError, parsed, stepped
 from overlaptop.tui.model.running_trials import usual_values
 from overlaptop.wire.bounds import MAX_DURATION_NS
-from overlaptop.wire.codec import MESSAGES, decode, encode
+from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import (
     EnvironmentFacts,
@@ -23,24 +23,13 @@ from overlaptop.wire.messages import (
     RankEnd,
     RankStalled,
 )
-from tests.fleet.builders import (
-    BUCKET_CAP_MB,
-    T0,
-    detail,
-    device,
-    info,
-    machine,
-    numa,
-    sample,
-    status,
-    step,
-    welcome,
-)
+from tests.fleet.builders import T0, detail, device, info, machine, numa, sample, status, step, welcome
 from tests.fleet.fakes import FakeSession
 from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, STACKS
 from tests.wire.extremes import at_bounds
 
 from .fakes import SIZES, fills, opened
+from .knobs import BUCKET
 
 PARTS = ("compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall")
 NO_PARTS = {f"{part}_ns": 0 for part in PARTS}
@@ -51,17 +40,12 @@ TRIED = (
     (STEP, LONGEST, SHORTEST), (OUTCOME,),
     *((each,) for each in (
         detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND,
-        Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
+        Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET,)),
         OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), RankStalled(0, True), STACKS,
         EnvironmentFacts(0, (EnvironmentVariable("NCCL_MAX_CTAS", "4"),)), status(), welcome(),
     )),
 )  # fmt: skip
 """Of each kind one or more, which come one after the other: the newest hides the one before."""
-NOT_SHOWN = {
-    *("Watch", "Join", "CommandReport", "TurnedAway", "Found", "HubHello", "Ping", "Pong"),
-    *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith(("Relay", "Gather"))),
-}
-"""They go to hubs, relays and ranks, or are one text."""
 
 
 def rounds():
@@ -76,7 +60,7 @@ def job():
     """Two ranks before their first step: what it is alone is the job's history."""
     yield from (welcome(), status())
     for rank in (0, 1):
-        yield from (info(rank, control_allowed=True), KnobFacts(rank, (BUCKET_CAP_MB,)))
+        yield from (info(rank, control_allowed=True), KnobFacts(rank, (BUCKET,)))
         yield from (machine(rank), device(rank), numa(rank), sample(rank, 1), sample(rank, 2))
 
 
@@ -86,11 +70,6 @@ def pictures(session):
         session.fleet.set_hub_state(HubState.LIVE)
         session.say(*job(), *said)
         yield session.tick()
-
-
-def test_every_message_that_a_screen_shows_is_tried():
-    tried = {type(bases[0]).__name__ for bases in TRIED}
-    assert tried | NOT_SHOWN == {each.__name__ for each in MESSAGES.values()}
 
 
 async def test_no_value_ends_a_screen():
@@ -119,7 +98,7 @@ def test_no_value_ends_what_is_printed():
 
 
 def test_no_knob_ends_a_prompt():
-    knobs = {knob for facts in at_bounds(KnobFacts(0, (BUCKET_CAP_MB,))) for knob in facts.knobs}
+    knobs = {knob for facts in at_bounds(KnobFacts(0, (BUCKET,))) for knob in facts.knobs}
     assert len(knobs) > 9
     for knob in knobs:
         for direction in (-1, 1):

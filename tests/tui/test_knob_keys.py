@@ -5,7 +5,6 @@ import pytest
 from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.tui.app import APP_KEYS
-from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.keys import CHANGE_JOB
 from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from tests.fleet.builders import info, step
@@ -20,26 +19,11 @@ UP, DOWN = "right_square_bracket", "left_square_bracket"
 # From keys to a change
 
 
-async def test_keys_show_the_target_and_send_it_when_they_rest():
-    session = controlled_job()
-    async with opened(session, size=SIZES[2]) as (app, pilot):
-        assert "bucket 25 MiB [ ]" in await shown(app, pilot)
-        text = await shown(app, pilot, "space", UP, UP)  # a key resumes a paused screen
-        assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
-        assert TAKE_BACK in text
-        assert session.sent == []
-        text = await shown(app, pilot, rest_s=SETTLE_S)
-        assert sent(session) == ["set bucket_cap_mb 100"]
-        assert "sent ..." in text
-        obey(session, session.sent[0], 40, "25", "100")
-        assert "bucket 100 MiB [ ]" in await shown(app, pilot)
-
-
 async def test_keys_work_on_other_screens_with_progress_at_the_foot():
     session = controlled_job()
     async with opened(session) as (app, pilot):
         assert f"bucket 25 → 10 MiB  {TAKE_BACK}" in (await shown(app, pilot, "m", DOWN)).splitlines()[-2]
-        assert isinstance(app.screen, MachineScreen)
+        assert session.sent == []
         await shown(app, pilot, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "10")
         for rest_s, is_news in ((0, True), (60, False)):

@@ -5,10 +5,7 @@ import re
 import pytest
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.report.order import sort_keys
 from overlaptop.text import clock
-from overlaptop.tui.draw.table import GAP
-from overlaptop.tui.overview.columns import columns_for, layout
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.wire.messages import RESTARTED, Notice, RankEnd
@@ -17,7 +14,6 @@ from tests.fleet.fakes import FakeSession
 
 from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
 from .knobs import BUCKET, controlled_job, send_knobs, with_value
-from .machines import cpu_only, h200_node, workstation
 from .waits import STEPS, say_step, waiting_job
 
 
@@ -32,14 +28,6 @@ async def test_bounds_are_marked_once_and_the_source_is_named():
             text = await shown(app, pilot)
             assert f"torchrun restarted the job at {clock(T0)}" in text.splitlines()[1]
             assert re.findall(r"[≤≥≈][\d.]+", text) == ["≤86.7"]
-
-
-async def test_how_often_collectives_are_measured_is_said():
-    session = FakeSession(welcome(), status(), info(0, detail_every=0), info(1), step(0, 0), step(1, 0))
-    async with opened(session) as (app, pilot):
-        for every, words in ((0, "phases only"), (2, "1 of 2 steps measured, on some ranks")):
-            session.say(info(1, detail_every=every))
-            assert f"{words} " in await shown(app, pilot)
 
 
 # Of which steps and moment
@@ -62,7 +50,6 @@ async def test_w_chooses_the_window_of_all_but_the_first_line():
 
 async def test_rows_totals_and_timeline_are_of_one_recent_step():
     session = running_job()
-
     async with opened(session) as (app, pilot):
         await shown(app, pilot, *"WWW")
         for rest_s, number, drawn, parts in ((0, 40, 40, {"comm": 54, "hidden": 0}), (0.5, 41, 40, {})):
@@ -71,20 +58,16 @@ async def test_rows_totals_and_timeline_are_of_one_recent_step():
             assert f"rank 0  step {drawn}" in text
             assert f"step {drawn}, mean of 4 ranks" in text
             assert f"step {drawn} " in text.splitlines()[0]
-            assert "exposed 54.0 ms" in text
             assert row_of(text, 0).partition("%")[2].split()[0] == "54.0"
         assert "step 41, mean of 4 ranks" in await shown(app, pilot, rest_s=0.6)
         session.say(*(step(rank, number) for number in range(42, 200) for rank in range(4)))
         session.say(*(unmeasured(rank, 200, ms=70) for rank in range(4)))
-        text = await shown(app, pilot)
-        assert "step 199, mean of 4 ranks" in text
-        assert re.search(r"step 199 +80\.0 ms ", text.splitlines()[0])
+        assert re.search(r"step 199 +80\.0 ms ", (await shown(app, pilot)).splitlines()[0])
 
 
 @pytest.mark.parametrize(
     ("width", "script", "words"),
     [
-        (160, "/home/me/train.py", "me/train.py"),
         (160, "runs/june/train.py", "runs/june/train.py"),
         (115, "runs/june/train.py", "train.py"),
         (160, f"{'long_' * 20}.py", f"{'long_' * 11}…"),
@@ -110,7 +93,6 @@ async def test_pause_holds_one_moment_until_a_change_is_requested():
         text = await shown(app, pilot, "right_square_bracket")
         assert "paused" not in text
         assert "step 40" in text
-        assert len(app.dashboard.state.snapshot.ranks[0].history) == 41
         assert "bucket 50 →" in text
 
 
@@ -222,39 +204,6 @@ async def test_keys_and_clicks_sort_select_and_open():
 
 
 # Columns and rows in little space
-
-
-@pytest.mark.parametrize(
-    ("width", "keys"),
-    [
-        (169, "rank bar overlap exposed waiting stall idle step nvlink pcie numa history"),
-        (109, "rank bar overlap exposed waiting stall step nvlink numa"),
-        (56, "rank bar overlap exposed step"),
-        (16, "rank bar"),
-    ],
-)
-def test_narrow_terminals_lose_the_least_important_first(width, keys):
-    shown = layout(columns_for(()), width)
-    assert [column.key for column, _ in shown] == keys.split()
-    assert sum(size for _, size in shown) + GAP * (len(shown) - 1) <= width
-
-
-@pytest.mark.parametrize(
-    ("make", "keys"),
-    [
-        (lambda: running_job(2), "stall idle step history"),
-        # On a CPU stalls are what is exposed, and gaps are not seen.
-        (cpu_only, "waiting step history"),
-        (lambda: running_job(2, exact=False), "stall step history"),
-        (workstation, "waiting stall idle step pcie history"),
-        (lambda: h200_node(2), "waiting stall idle step nvlink pcie numa history"),
-    ],
-)
-def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
-    ranks = make().tick().ranks
-    found = [column.key for column in columns_for(ranks)]
-    assert found == f"rank bar overlap exposed {keys}".split()
-    assert sort_keys(ranks) == tuple(key for key in found if key not in ("bar", "history"))
 
 
 async def test_small_screens_show_ranks_first_and_the_selected_one():

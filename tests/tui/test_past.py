@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from tests.fleet.builders import MS, step
 
-from .fakes import opened, row_of, screen_lines, shown
+from .fakes import opened, row_of, shown
 from .knobs import BUCKET, by_another, obey, send_knobs
 from .waits import say_step, split_step, waiting_job
 
@@ -77,14 +77,7 @@ async def test_past_step_shows_the_value_that_it_ran_with():
 
 async def test_l_and_a_click_in_the_history_show_the_slowest_step():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
-        assert "200.0" not in await shown(app, pilot)
-        lines = screen_lines(app)
-        row = lines.index(row_of("\n".join(lines), 0))
-        await pilot.click(offset=(lines[row].index("▅"), row))  # the taller one of two columns
-        assert is_of(await shown(app, pilot), 9)
-        assert "▼" in screen_lines(app)[row]
-        await shown(app, pilot, "space", rest_s=2)
-        lines = screen_lines(app)
+        lines = (await shown(app, pilot)).splitlines()
         chart = next(at for at, line in enumerate(lines) if "step time" in line) + 1
         top = next(at for at in range(chart, len(lines)) if set("▁▂▃▄▅▆▇█") & set(lines[at]))
         column = next(at for at, glyph in enumerate(lines[top]) if glyph in "▁▂▃▄▅▆▇█")
@@ -92,7 +85,7 @@ async def test_l_and_a_click_in_the_history_show_the_slowest_step():
         assert is_of(await shown(app, pilot), 9)
         text = await shown(app, pilot, "space", "L")
         assert is_of(text, 9)
-        assert "200.0" in row_of(text, 0)
+        assert "▼" in row_of(text, 0)
         assert "▸" not in row_of(text, 3)  # it has its own scale
 
 

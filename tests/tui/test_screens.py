@@ -184,15 +184,13 @@ def waiting(**session):
 
 
 @pytest.mark.parametrize(
-    ("failure", "minutes_ago", "named"),
-    [("SyntaxError: invalid syntax", 0, True), ("", 0, False), ("ValueError", 11, False)],
+    ("failure", "minutes_ago", "named"), [("SyntaxError: no", 0, True), ("ValueError", 11, False)]
 )
 async def test_without_a_job_the_last_failed_one_is_named(socket_dir, failure, minutes_ago, named):
     end = RankEnd(1, T0 - minutes_ago * 60 * S, clean=True, failure=failure)
     last_end.write(LastEnd("train.py", end.at_ns, (end,)))
     text = " ".join((await screen_of(waiting(), size=(60, 20))).split())
     assert (f"ago: rank 1 failed: {failure}" in text) == named
-    assert ("the last one, train.py, ended" in text) == named
 
 
 async def test_without_a_job_a_workload_can_be_started():
@@ -216,16 +214,9 @@ async def test_without_a_job_a_workload_can_be_started():
 async def test_list_of_jobs_stays_until_one_is_chosen():
     session = waiting(jobs=(record("job-a", "a.py"), record("job-b", "b.py")))
     async with opened(session) as (app, pilot):
-        text = await shown(app, pilot)
-        for words in ("2 jobs on this machine", "a.py", "b.py"):
-            assert words in text
+        assert "2 jobs on this machine" in await shown(app, pilot)
         await pilot.press("escape")
         assert isinstance(app.screen, JobsScreen)
         await pilot.press("down", "enter")
         assert session.selected == ["job-b"]
         assert isinstance(app.screen, OverviewScreen)
-    row = next(y for y, line in enumerate(text.splitlines()) if "b.py" in line)
-    async with opened(waiting(jobs=session.jobs)) as (app, pilot):
-        await shown(app, pilot)
-        await pilot.click(offset=(5, row), times=2)
-        assert app.dashboard.session.selected == ["job-b"]

@@ -42,19 +42,6 @@ async def test_rank_s_screen_opens_on_the_selected_rank():
         assert app.dashboard.state.rank == 1
 
 
-async def test_timeline_rests_for_a_second_unless_it_is_old():
-    session = running_job()
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot)
-        for rest_s, number, drawn in ((0, 76, 76), (0.5, 77, 76), (0.6, 77, 77)):
-            session.clock.pass_s(rest_s)
-            session.say(detail(0, number))
-            assert f"rank 0  step {drawn}" in await shown(app, pilot)
-        assert "rank 1  step 38" in await shown(app, pilot, "down")
-        session.say(detail(1, 90))
-        assert "rank 1  step 90" in await shown(app, pilot)
-
-
 # Zoom and pan
 
 

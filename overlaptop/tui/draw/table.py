@@ -25,6 +25,7 @@ class Column(Generic[Row]):
     right: bool = True
     shown_from: int = 0  # Width of the table from which it is shown
     grows: bool = False  # Whether it takes from the remaining width what its cells need
+    priority: int = 0  # If not all fit, the highest priority is left out first; 0 stays
 
     def line(self, row: Row) -> StyledLine:
         cell: Cell = self.cell(row) if self.cell is not None else cast(_Cells, row).get(self.title, "")
@@ -39,8 +40,14 @@ class Table(Generic[Row]):
     def __init__(self, columns: Sequence[Column[Row]], width: int, rows: Iterable[Row] = ()) -> None:
         """``rows``: all rows, for the columns that grow; the first of them takes most."""
         self._width, rows = width, list(rows)
-        self._cells = {each: each.cells for each in columns if width >= each.shown_from}
-        left = width - GAP - sum(cells + GAP for cells in self._cells.values())
+        shown = [each for each in columns if width >= each.shown_from]
+        while (left := width - sum(each.cells + GAP for each in shown)) < 0:
+            worst = max(shown, key=lambda each: each.priority)
+            if not worst.priority:
+                break
+            shown.remove(worst)
+        self._cells = {each: each.cells for each in shown}
+        left -= GAP  # of the cursor
         for column in self._cells:
             if column.grows and left > 0:
                 widest = max((line_width(column.line(row)) for row in rows), default=0)

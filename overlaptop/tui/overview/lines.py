@@ -1,7 +1,6 @@
 """Lines of the overview: the costliest problem, the totals, and the legend."""
 
 import re
-from collections.abc import Sequence
 
 from overlaptop.findings.first_line import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
@@ -30,7 +29,6 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.view import JobView
 
 _WIDE_FIRST_LINE = 90
-SPARE = 8  # Columns that must be free before a longer form returns
 _REASON_CHARS = 36
 _HIGH = 16
 _WIDE_TOTALS, _WIDER = 80, 120
@@ -41,9 +39,6 @@ _MOST_NAMED = 4  # Most ranks that are listed; more are counted
 
 class FirstLineView(JobView):
     """One line; at its right end the key that opens its explanation."""
-
-    _form, _right, _line = 0, 0, object()
-    """The form drawn last, the widest right end so far, and their line."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         state = self.state
@@ -62,23 +57,11 @@ class FirstLineView(JobView):
             else ""
         )
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
-        words = self._fitting(said.forms, width, line_width(right), (width, said.key))
+        space = width - 4 - line_width(right)
+        words = next((each for each in said.forms if len(each) <= space), said.forms[-1])
         style = BOLD_WARNING if said.warns else TextStyle()
         mark = Segment(" ! ", style) if said.warns else dim(" · ")
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
-
-    def _fitting(self, forms: Sequence[str], width: int, right: int, line: object) -> str:
-        """Return the first form that fits. A longer form than before returns only with SPARE columns left:
-        a figure with another digit must not change the sentence.
-        """
-        if self._line != line:
-            self._form = self._right = 0
-        self._right, before = max(right, self._right), self._form
-        space = width - 4 - self._right
-        spare = [SPARE if at < before else 0 for at in range(len(forms))]
-        fits = (at for at, each in enumerate(forms) if len(each) + spare[at] <= space)
-        self._form, self._line = next(fits, len(forms) - 1), line
-        return forms[self._form]
 
     async def on_click(self) -> None:
         await self.screen.run_action("app.findings")

@@ -13,28 +13,18 @@ from overlaptop.tui.widgets.view import RowList
 _COLUMNS: tuple[Column[Mapping[str, Cell]], ...] = (
     Column("#", 4),
     Column("op", 16, right=False, grows=True),
-    Column("bytes", 9, shown_from=34),
-    Column("start", 10, shown_from=66),
-    Column("duration", 12, shown_from=48),
-    Column("hidden", 8),
-    Column("call", 5, right=False, shown_from=78),
-    Column("group", 5, right=False, shown_from=90, grows=True),
-)
-_WAIT_COLUMNS: tuple[Column[Mapping[str, Cell]], ...] = (
-    Column("#", 4),
-    Column("op", 16, right=False, grows=True),
-    Column("bytes", 9, shown_from=85),
-    Column("start", 10, shown_from=112),
-    Column("duration", 11, shown_from=48),
+    Column("bytes", 9, priority=5),
+    Column("start", 10, priority=7),
+    Column("duration", 11, priority=1),
     Column("waiting", 10),
-    Column("transfer", 11, shown_from=98),
-    Column("late rank", 9, shown_from=72),
-    Column("hidden", 7, shown_from=60),
-    Column("call", 5, right=False, shown_from=119),
-    Column("group", 5, right=False, shown_from=126, grows=True),
+    Column("transfer", 11, priority=6),
+    Column("late rank", 9, priority=4),
+    Column("hidden", 7, priority=2),
+    Column("call", 5, right=False, priority=8),
+    Column("group", 5, right=False, grows=True, priority=9),
 )
-"""Used if some collective of the step has a wait/transfer breakdown."""
 _TIMES = ("start", "duration", "waiting", "transfer")
+_OF_BREAKDOWN = ("waiting", "transfer", "late rank")
 
 
 class Collectives(RowList[int]):
@@ -70,10 +60,11 @@ class Collectives(RowList[int]):
         self.cursor = self.state.collective
         unit = Unit.for_scale(lanes.detail.step_ns)
         has_breakdown = any(each and not each.not_attributed for each in lanes.matched)
+        columns = [each for each in _COLUMNS if has_breakdown or each.title not in _OF_BREAKDOWN]
         growing: list[dict[str, Cell]] = [
             {"op": op_name(each), "group": each.group} for each in collectives
         ]
-        table = Table(_WAIT_COLUMNS if has_breakdown else _COLUMNS, width, growing)
+        table = Table(columns, width, growing)
 
         def drawn(row: int, _at_first: bool) -> StyledLine:
             return table.row(_cells(lanes, row, unit), cursor=row == self.cursor)
