@@ -137,7 +137,7 @@ SCENES = {
     "overview": (lambda: h200_node(4, numas={1: misplaced(1), 2: unbound(2)}), "1", (WIDE,)),
     "rank": (h200_node, "2", (WIDE, MIDDLE, SMALL)),
     "collectives": (waiting_job, "C", (WIDE, SMALL)),
-    "timelines": (waiting_job, "T full_stop", (MIDDLE, SMALL)),
+    "timelines": (waiting_job, "T full_stop full_stop", (WIDE, MIDDLE, SMALL)),
     "machine": (lambda: h200_node(numas={0: misplaced(0)}), "m", (WIDE, MIDDLE, SMALL)),
     "machine-pcie": (workstation, "m", (MIDDLE,)),
     "machine-cpu": (cpu_only, "m", (MIDDLE,)),

@@ -135,16 +135,6 @@ def test_ranks_share_one_axis_and_parts_cover_a_step_once():
         assert [part.key for part in parts] == keys.split()
 
 
-async def test_read_out_says_when_a_rank_s_step_begins_and_ends():
-    session = running_job(2)
-    late = replace(detail(1, 40), start_ns=detail(1, 40).start_ns + 30 * MS)
-    session.say(detail(0, 40), late)
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot, "T", rest_s=HOLD_S)
-        assert "its step ended at 80.0" in await shown(app, pilot, *["shift+right"] * 14)
-        assert "its step begins at 30.0" in await shown(app, pilot, "down", *["shift+left"] * 14)
-
-
 def test_mark_of_the_selected_collective_cuts_no_name():
     made = detail(1)
     spans = [replace(each, end_ns=70 * MS) for each in made.collectives]
@@ -154,18 +144,21 @@ def test_mark_of_the_selected_collective_cuts_no_name():
         assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", text_of(row))
 
 
-async def test_cursor_goes_to_collectives_and_reads_out_their_waits():
+async def test_timelines_say_what_the_selected_collective_cost():
     async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
         text = await shown(app, pilot, "T")
         # 80 ms over 80 cells, from the eleventh on; rank 2 comes 16 ms after the others.
-        waits = "|" + "#" * 9 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + "#" * 30
+        waits = "#" * 10 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + "#" * 30
         assert line_of(text, "> 0  ")[10:90] == waits
-        assert "rank 0  at 30.00 ms" in await shown(app, pilot, "full_stop", "full_stop")
-        text = await shown(app, pilot, "down", "down", "right", "comma")
-        assert "rank 2  at 46.00 ms" in text
-        assert "waiting 0, transfer 4.00 ms" in text
+        assert "● live" not in await shown(app, pilot, "full_stop", "full_stop")  # it holds the step
+        text = await shown(app, pilot, "down", "down")
+        assert line_of(text, "> ").startswith("> 2 ")
+        cost = line_of(text, ">    1  allreduce").split()
+        assert cost[3:] == ["2.00", "MiB", "4.00", "0.00", "2", "0.0", "%"]
         for key, zoom in (("enter", "zoom 6.67x"), ("0", ""), ("plus", "zoom 1.5x"), ("0", "")):
             assert "".join(re.findall(r"zoom [\d.]+x", await shown(app, pilot, key))) == zoom
         row = text.splitlines().index(line_of(text, "  1  "))
         await pilot.click(Timelines, offset=(LABEL + 20, row - 1))
-        assert "rank 1  at 20.50 ms" in await shown(app, pilot)
+        text = await shown(app, pilot)
+        assert line_of(text, "> ").startswith("> 1 ")
+        assert ">    0  allreduce" in text

@@ -198,4 +198,4 @@ class CollectivesScreen(PageScreen):
             state.select_collective(lanes.matched.index(wanted))
         timelines = TimelinesScreen(self.dashboard)
         await self.app.push_screen(timelines)
-        timelines.fit_selected()
+        timelines.action_fit_collective()

@@ -151,14 +151,6 @@ def _precise(shares: Sequence[tuple[str, float]]) -> Segment:
     return Segment("▌", TextStyle(left or "screen", right))
 
 
-def crossed(line: StyledLine, column: int) -> StyledLine:
-    """Return the line with a cursor drawn through one cell."""
-    cells = split(line)
-    if 0 <= column < len(cells):
-        cells[column] = Segment("│", TextStyle("bright", cells[column].style.bg, bold=True))
-    return merged(cells)
-
-
 MARKED = TextStyle("accent", bold=True)
 OVER = Segment("▲", TextStyle("bright", bold=True))  # The end of a column beyond the scale
 

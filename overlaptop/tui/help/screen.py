@@ -9,7 +9,16 @@ from overlaptop.report.figures import cost_in_full
 from overlaptop.text import clock, named_ranks
 from overlaptop.tui.draw.layout import hanging, paragraph
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
-from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
+from overlaptop.tui.help.glossary import (
+    NOTICES,
+    OF_TRACES,
+    OVERVIEW,
+    RANK,
+    SECTIONS,
+    TIMELINE,
+    TIMELINES,
+    WORDS,
+)
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import Key
 from overlaptop.tui.widgets.screen import PageScreen
@@ -25,7 +34,7 @@ class HelpPage(Page):
         self._about, self._everywhere = about, everywhere
 
     def lines(self, width: int) -> list[StyledLine]:
-        first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
+        first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK, TIMELINES) else [self._about]
         titles = SECTIONS if self.state.moving else OF_TRACES
         sections = {"Everywhere": self._everywhere, **{each: SECTIONS[each] for each in titles}}
         here = [word for screens, words in WORDS if self._about in screens for word in words.items()]

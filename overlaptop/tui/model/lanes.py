@@ -53,15 +53,6 @@ class Lanes:
         return self.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
-class Under(NamedTuple):
-    """A span in one lane of a rank; bounds in ns on the axis."""
-
-    lane: str
-    start_ns: int
-    end_ns: int
-    call: int | None = None  # For a collective, its index in its rank's step
-
-
 class TimelineStep:
     """One step of the ranks whose timelines are here. Times are in ns on its axis, from the first rank's
     start to the last rank's end.
@@ -105,34 +96,10 @@ class TimelineStep:
         each, offset_ns = self.details[rank].collectives[call], self.offset_ns(rank)
         return each.start_ns + offset_ns, each.end_ns + offset_ns
 
-    def neighbour(self, at_ns: int, direction: int) -> int | None:
-        """Return the selected rank's next collective after a position, or before it; None: none."""
-        calls = range(len(self.details[self.rank].collectives))
-        starts = [(direction * (self.span(self.rank, call)[0] - at_ns), call) for call in calls]
-        return min((each for each in starts if each[0] > 0), default=(0, None))[1]
-
-    def under(self, left_ns: float, right_ns: float, selected: int | None = None) -> list[Under]:
-        """Return the selected rank's spans between two positions: its phase, its collectives, and one span
-        of each other lane. Order: the collective ``selected``, then those with the largest share.
-        """
-        lanes, offset_ns = self.lanes(self.rank), self.offset_ns(self.rank)
-
-        def weight(each: Under) -> tuple[bool, float]:
-            overlap_ns = min(each.end_ns, right_ns) - max(each.start_ns, left_ns)
-            return each.call == selected, overlap_ns
-
-        def met(found: Iterable[Under]) -> list[Under]:
-            here = (each for each in found if each.end_ns > left_ns and each.start_ns < right_ns)
-            return sorted(here, key=weight, reverse=True)
-
-        def first(pieces: Iterable[Piece]) -> list[Under]:
-            return met(Under(key, int(a) + offset_ns, int(b) + offset_ns) for a, b, key in pieces)[:1]
-
-        phases = (Piece(each.start_ns, each.end_ns, each.name) for each in lanes.detail.phases)
-        calls = (Under("comm", *self.span(self.rank, at), at) for at in range(len(lanes.keys)))
-        idle = (each for each in self.parts(self.rank) if each.key == parts.IDLE.key)
-        below = (each for lane in (lanes.compute, lanes.copy, idle) for each in first(lane))
-        return [*first(phases), *(met(calls) or first(lanes.comm)), *below]
+    def call_at(self, rank: int, at_ns: float) -> int | None:
+        """Return the index of a rank's collective at a position; None: none."""
+        spans = (self.span(rank, call) for call in range(len(self.details[rank].collectives)))
+        return next((at for at, (start, end) in enumerate(spans) if start <= at_ns < end), None)
 
 
 def lanes_of(

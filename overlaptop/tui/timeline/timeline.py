@@ -113,6 +113,12 @@ class TimelineScreen(DashboardScreen):
     def action_collective(self, lines: int) -> None:
         self.state.move_collective(lines)
 
+    def action_fit_collective(self) -> None:
+        """Zoom to the selected collective."""
+        lanes, index = self.state.lanes, self.state.collective
+        if lanes is not None and index is not None:
+            self.state.viewport = Viewport.around(*lanes.place(index))
+
 
 class LaneRows:
     """The lanes of a step in a window, ``width`` cells of it, with names at the left."""
