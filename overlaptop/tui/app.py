@@ -32,8 +32,8 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.running_trials import RunningTrials
 from overlaptop.tui.model.state import following
 from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.overview.timelines import TimelinesScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.widgets.prompt import Confirm

@@ -11,7 +11,7 @@ from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.timeline.matching import match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
-from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.tui.overview.timelines import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, SWITCHED, detail, info
 
@@ -116,7 +116,7 @@ async def test_cursor_on_collectives_holds_the_step(keys):
         say_step(session, 8)
         text = await shown(app, pilot, rest_s=5)
         assert "← past step 7, " in text
-        assert re.search(r"(Collectives|Timelines) +step 7 ", text)
+        assert re.search(r"(Collectives|rank 0)  step 7 ", text)
         text = await shown(app, pilot, "space", rest_s=2)
         assert "past step" not in text
-        assert re.search(r"(Collectives|Timelines) +step 8 ", text)
+        assert re.search(r"(Collectives|rank 0)  step 8 ", text)

@@ -146,7 +146,7 @@ async def test_every_view_says_why_no_step_is_measured():
         assert f"overlap is not known: {why}" in await shown(app, pilot)
         for key, words in (
             ("1", "no timeline:"), ("2", "no timeline:"), ("C", "no collective to show:"),
-            ("T", "no timeline to show:"), ("f", "No findings:"),
+            ("T", "no timeline:"), ("f", "No findings:"),
         ):  # fmt: skip
             assert f"{words} {why}" in await shown(app, pilot, key)
         session.say(step(0, 9), step(1, 9), detail(0, 9))

@@ -18,8 +18,8 @@ from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.model.state import following, step_name
+from overlaptop.tui.overview.timelines import TimelinesScreen
 from overlaptop.tui.timeline.timeline import op_name
-from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
 from overlaptop.tui.model import parts
+from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
@@ -92,14 +93,17 @@ class TimelineStep:
     def offset_ns(self, rank: int) -> int:
         return self.details[rank].start_ns - self.begins_ns
 
-    def span(self, rank: int, call: int) -> tuple[int, int]:
-        each, offset_ns = self.details[rank].collectives[call], self.offset_ns(rank)
-        return each.start_ns + offset_ns, each.end_ns + offset_ns
+    def bounds_ns(self, viewport: Viewport, rank: int | None = None) -> tuple[float, float]:
+        """Return the part of the axis to show: all of it, or the viewport of the selected rank's step.
 
-    def call_at(self, rank: int, at_ns: float) -> int | None:
-        """Return the index of a rank's collective at a position; None: none."""
-        spans = (self.span(rank, call) for call in range(len(self.details[rank].collectives)))
-        return next((at for at, (start, end) in enumerate(spans) if start <= at_ns < end), None)
+        ``rank``: in ns from the start of this rank's step; None: from the axis's start.
+        """
+        start_ns, end_ns = 0.0, float(self.length_ns)
+        if viewport != WHOLE_STEP:
+            bounds_ns = viewport.bounds_ns(self.details[self.rank].step_ns)
+            start_ns, end_ns = (at_ns + self.offset_ns(self.rank) for at_ns in bounds_ns)
+        from_ns = self.offset_ns(rank) if rank is not None else 0
+        return start_ns - from_ns, end_ns - from_ns
 
 
 def lanes_of(

@@ -15,7 +15,7 @@ from overlaptop.report.order import MEASURES, has_data, waiting_at_least, waitin
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import AT_LEAST, UNKNOWN, Unit, age, clock, percent, rate, whole_percent
-from overlaptop.tui.draw.bars import chart, ruler, stacked_bar
+from overlaptop.tui.draw.bars import chart, lane, ruler, stacked_bar
 from overlaptop.tui.draw.layout import crop, elided
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim, faded
 from overlaptop.tui.draw.table import GAP
@@ -124,6 +124,19 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     elif view.last is not None:
         words = "not measured" if why_unmeasured([view]) else "not measured yet"
         bar = (dim("phases only" if view.info and view.info.detail_every == 0 else words),)
+    return _with_condition(bar, view, scales, width)
+
+
+def _on_axis(view: RankView, scales: Scales, width: int) -> StyledLine:
+    """Return the parts of the timeline's step at their times."""
+    step = scales.state.timeline
+    bar: StyledLine = (dim("its timeline of this step is not here"),)
+    if step is not None and view.rank in step.details:
+        bar = lane(step.parts(view.rank), *step.bounds_ns(scales.state.viewport, view.rank), width)
+    return _with_condition(bar, view, scales, width)
+
+
+def _with_condition(bar: StyledLine, view: RankView, scales: Scales, width: int) -> StyledLine:
     said = _condition(view, scales)
     if not said:
         return bar
@@ -182,6 +195,13 @@ def _bar_header(scales: Scales, width: int) -> StyledLine:
     return (*ruler(0, scales.bar_ns * space / width, space, scales.unit, line=True), dim(said))
 
 
+def _axis(scales: Scales, width: int) -> StyledLine:
+    if (step := scales.state.timeline) is None:
+        return (dim("step"),)
+    start_ns, end_ns = step.bounds_ns(scales.state.viewport)
+    return ruler(start_ns, end_ns, width, Unit.for_scale(round(end_ns - start_ns)), line=True)
+
+
 def rate_cell(known: Rate) -> StyledLine:
     """Return such as ``281 GB/s  59 %``, in fixed places."""
     if known.bytes_per_s is None:
@@ -228,6 +248,8 @@ COLUMNS = (
     Column("critical", "critical", _critical, 9, 1),
 )
 _EXTRA = ("node", "critical")
+ON_AXIS = Column("bar", _axis, _on_axis, _BAR, 0, right=False)
+"""In place of all columns but the first."""
 
 
 def columns_for(ranks: Sequence[RankView], extra: Collection[str] = ()) -> tuple[Column, ...]:

@@ -17,7 +17,9 @@ from overlaptop.tui.draw.bars import merged
 from overlaptop.tui.draw.layout import Item, fit, pad
 from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.draw.table import GAP, scrolled
-from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.overview.columns import COLUMNS, ON_AXIS, Column, Scales, columns_for, layout
+from overlaptop.tui.timeline.timeline import LABEL, lane_cells
 from overlaptop.tui.widgets.host_lines import heading
 from overlaptop.tui.widgets.view import JobView
 
@@ -101,6 +103,15 @@ class RankTable(JobView):
     _map: RankMap | None = None
     _marks = range(0)  # The shown lines of marks
 
+    def __init__(self, dashboard: Dashboard, *, on_axis: bool = False) -> None:
+        """``on_axis``: draw the ranks' step on one axis, in place of bars and columns."""
+        super().__init__(dashboard)
+        self._on_axis = on_axis
+
+    @property
+    def folded(self) -> bool:
+        return self.state.folded and not self._on_axis
+
     @property
     def page_rows(self) -> int:
         marks = self._folded()
@@ -133,7 +144,7 @@ class RankTable(JobView):
 
     def _folded(self, width: int = 0) -> RankMap | None:
         """Return the map of a folded job; None: each rank has a row."""
-        if not self.state.folded:
+        if not self.folded:
             return None
         made_of = self.state.rows, self.state.map_quantity, width or self.size.width
         if self._map is None or not self._map.is_of(*made_of):
@@ -147,7 +158,7 @@ class RankTable(JobView):
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:
             title = column.header(scales, size)
-            if column.key == state.sort_key and not state.folded:
+            if column.key == state.sort_key and not self.folded:
                 title = _marked(title, size, down=state.reverse)
             header += [*pad(title, size, right=column.right), Segment(" " * GAP)]
         entries, selected = self._entries(), state.selected
@@ -212,6 +223,8 @@ class RankTable(JobView):
 
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
+        if self._on_axis:
+            return [(COLUMNS[0], LABEL - _MARGIN - GAP), (ON_AXIS, lane_cells(width))]
         has_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
         extra = ["node"] * has_nodes + ["critical"] * bool(state.slopes)
         return layout(columns_for(state.snapshot.ranks, extra), width - 2 * _MARGIN)

@@ -23,8 +23,9 @@ class OverviewScreen(TimelineScreen):
     title_in_help = OVERVIEW
     BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        self._table = RankTable(dashboard)
+    def __init__(self, dashboard: Dashboard, *, on_axis: bool = False) -> None:
+        """``on_axis``: draw the ranks' step on one axis, instead of its parts as bars."""
+        self._table = RankTable(dashboard, on_axis=on_axis)
         self._collectives = Collectives(dashboard)
         super().__init__(
             dashboard,
@@ -33,7 +34,7 @@ class OverviewScreen(TimelineScreen):
             TotalsLine(dashboard),
             self._table,
             Legend(dashboard),
-            Timeline(dashboard),
+            Timeline(dashboard, on_axis=on_axis),
             # In place of collectives and history, so that nothing else moves when it appears.
             ChangePanel(dashboard),
             self._collectives,
@@ -41,7 +42,7 @@ class OverviewScreen(TimelineScreen):
         )
 
     def redraw(self, *, everything: bool = False) -> None:
-        self.set_class(self.state.folded, "-folded")
+        self.set_class(self._table.folded, "-folded")
         super().redraw(everything=everything)
 
     def action_comparison(self) -> None:
@@ -52,7 +53,7 @@ class OverviewScreen(TimelineScreen):
 
     def action_pan(self, direction: int) -> None:
         """Pan the timeline; over the marks of a folded job, select the rank beside the selected one."""
-        if self.state.folded and self.state.viewport == WHOLE_STEP:
+        if self._table.folded and self.state.viewport == WHOLE_STEP:
             self.state.move(direction, self._table.places)
         else:
             super().action_pan(direction)

@@ -8,6 +8,7 @@ from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.draw.bars import Piece, lane, merged, ruler
 from overlaptop.tui.draw.layout import Item, fit
 from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, bold, dim
+from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes
 from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import step_name
@@ -26,6 +27,11 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 class Timeline(JobView):
     """Title, phases, lanes, the collectives' names, and an axis, as the height allows."""
 
+    def __init__(self, dashboard: Dashboard, *, on_axis: bool = False) -> None:
+        """``on_axis``: show the same part of the step as rows of all ranks above it."""
+        super().__init__(dashboard)
+        self._on_axis = on_axis
+
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 10 if self.state.copies_seen else 8
 
@@ -35,10 +41,12 @@ class Timeline(JobView):
         return (state.lanes, state.viewport, state.collective) if state.lanes else None
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        lanes = self.state.lanes
-        if lanes is None:
+        step, lanes, viewport = self.state.timeline, self.state.lanes, self.state.viewport
+        if step is None or lanes is None:
             return [self._title(width, None), (), (dim("  " + self._why_not()),)]
-        bounds_ns = self.state.viewport.bounds_ns(lanes.detail.step_ns)
+        bounds_ns = viewport.bounds_ns(lanes.detail.step_ns)
+        if self._on_axis:
+            bounds_ns = step.bounds_ns(viewport, step.rank)
         view = LaneRows(lanes, bounds_ns, lane_cells(width))
         title = self._title(width, lanes)
         if height <= 2:
@@ -74,7 +82,12 @@ class Timeline(JobView):
         if detail.collectives:
             text = plural(len(detail.collectives), "collective")
             left.append(Item((Segment(text), dim(f" · {byte_count(moved)}")), 5))
-        return fit(left, zoom_items(self.state.viewport, detail.step_ns), width)
+        viewport, right = self.state.viewport, []
+        if viewport.zoom > 1:
+            start, end = map(duration, viewport.bounds_ns(detail.step_ns))
+            zoom = Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent"))
+            right = [Item((zoom,), 1), Item((dim(f"{start} – {end} "),), 2)]
+        return fit(left, right, width)
 
     def _why_not(self) -> str:
         state, selected = self.state, self.state.selected
@@ -95,7 +108,8 @@ class Timeline(JobView):
         return f"waiting for the next step of rank {selected.rank} that is measured in detail"
 
     async def wheel(self, direction: int, x: int) -> None:
-        self.state.viewport = zoomed_at(self.state.viewport, x, self.size.width, direction)
+        anchor = min(1.0, max(0.0, (x - LABEL) / lane_cells(self.size.width)))
+        self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
 
 
 class TimelineScreen(DashboardScreen):
@@ -187,22 +201,6 @@ def op_name(collective: CollectiveSpan | CollectiveKey) -> str:
 
 def lane_cells(width: int) -> int:
     return max(1, width - LABEL - 1)
-
-
-def zoomed_at(viewport: Viewport, x: int, width: int, direction: int) -> Viewport:
-    """Return the viewport zoomed by the wheel, up (-1) or down, in column ``x`` of a line."""
-    anchor = min(1.0, max(0.0, (x - LABEL) / lane_cells(width)))
-    return viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
-
-
-def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
-    if viewport.zoom <= 1:
-        return []
-    start_ns, end_ns = viewport.bounds_ns(length_ns)
-    return [
-        Item((Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
-        Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 2),
-    ]
 
 
 def lane_label(words: str) -> Segment:

@@ -1,1 +1,0 @@
-"""One step of all ranks on one axis."""
