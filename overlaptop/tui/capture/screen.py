@@ -16,6 +16,7 @@ from overlaptop.tui.model.captures import TraceSums, sums_of
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.prompt import LinePrompt
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
 from overlaptop.wire import commands
@@ -134,8 +135,8 @@ class CaptureScreen(PageScreen):
     async def ask_for_steps(self) -> None:
         """Ask for the number of steps. Escape closes a screen without a capture, too."""
         hint = "enter: start   esc: not now"
-        await self.ask_line(
-            "steps to capture ", _DEFAULT_STEPS, hint, self._capture, left=self._leave_if_empty
+        await self.ask(
+            LinePrompt("steps to capture ", _DEFAULT_STEPS, hint, self._capture, left=self._leave_if_empty)
         )
 
     def _leave_if_empty(self) -> None:

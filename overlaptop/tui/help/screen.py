@@ -34,7 +34,8 @@ class HelpPage(Page):
         self._about, self._everywhere = about, everywhere
 
     def lines(self, width: int) -> list[StyledLine]:
-        first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK, TIMELINES) else [self._about]
+        more = {OVERVIEW: [TIMELINE], RANK: [TIMELINE], TIMELINES: [OVERVIEW, TIMELINE]}
+        first = [self._about, *more.get(self._about, [])]
         titles = SECTIONS if self.state.moving else OF_TRACES
         sections = {"Everywhere": self._everywhere, **{each: SECTIONS[each] for each in titles}}
         here = [word for screens, words in WORDS if self._about in screens for word in words.items()]

@@ -57,12 +57,9 @@ RANK_KEYS = (
 )
 TIMELINES_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),
-    Key("up,k", "↑  k", "move(-1)", "previous rank"),
-    Key("down,j", "↓  j", "move(1)", "next rank", "↑↓ rank"),
-    Key("full_stop", ".", "collective(1)", "next collective of the rank", ",. collective"),
-    Key("comma", ",", "collective(-1)", "previous collective"),
-    Key("enter", "enter", "fit_collective", "zoom to this collective", "enter zoom to it"),
+    Key("enter", "enter", "fit_collective", "zoom to the selected collective", "enter zoom to it"),
 )
+"""And those of the overview."""
 MACHINE_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "previous rank"),

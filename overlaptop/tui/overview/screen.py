@@ -15,6 +15,7 @@ from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.timeline import Timeline, TimelineScreen
 from overlaptop.tui.tune.change_panel import ChangePanel
 from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.prompt import LinePrompt
 
 
 class OverviewScreen(TimelineScreen):
@@ -84,7 +85,8 @@ class OverviewScreen(TimelineScreen):
         """Ask for a filter at the foot of the screen; it applies while it is typed."""
         take = partial(self._filter, self.state.filter)
         example = "3   0-3   overlap<80   step>50ms   host"
-        await self.ask_line("filter /", self.state.filter.words, example, take, partial(take, typing=True))
+        words = self.state.filter.words
+        await self.ask(LinePrompt("filter /", words, example, take, partial(take, typing=True)))
 
     def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
         """Filter, or keep the filter ``before`` and return why; while typing, also if no rank matches."""

@@ -4,15 +4,15 @@ from typing import ClassVar
 
 from overlaptop.tui.help.glossary import TIMELINES
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import TIMELINE_KEYS, TIMELINES_KEYS, bindings
+from overlaptop.tui.model.keys import TIMELINES_KEYS, bindings
 from overlaptop.tui.overview.screen import OverviewScreen
 
 
-class TimelinesScreen(OverviewScreen, inherit_bindings=False):
+class TimelinesScreen(OverviewScreen):
     """Rows and lanes on the axis of all ranks, and the selected rank's collectives."""
 
     title_in_help = TIMELINES
-    BINDINGS: ClassVar = bindings((*TIMELINES_KEYS, *TIMELINE_KEYS))
+    BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, on_axis=True)

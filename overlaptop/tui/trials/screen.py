@@ -13,6 +13,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.model.running_trials import RunningTrials, usual_values
 from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.prompt import LinePrompt
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
 from overlaptop.wire.knobs import Knob
@@ -147,7 +148,7 @@ class TrialsScreen(PageScreen):
             dashboard.trials.try_values(dashboard.latest, knob.name, typed)
 
         take = partial(dashboard.answer, try_values)
-        await self.ask_line(f"try {knob.name} ", usual, hint, take, left=self._leave_if_empty)
+        await self.ask(LinePrompt(f"try {knob.name} ", usual, hint, take, left=self._leave_if_empty))
 
     def _leave_if_empty(self) -> None:
         if self.dashboard.trials.newest is None:

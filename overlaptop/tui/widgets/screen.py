@@ -1,6 +1,5 @@
 """The bases of all screens."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.model.knob_editor import SCRIPT
 from overlaptop.tui.widgets.change_line import ChangeLine
-from overlaptop.tui.widgets.prompt import Prompt
+from overlaptop.tui.widgets.prompt import LinePrompt, Prompt
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.knobs import Knob
 
@@ -73,27 +72,12 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         await self.mount(prompt)
         prompt.take_focus()
 
-    async def ask_line(
-        self,
-        asked: str,
-        answer: str,
-        hint: str,
-        take: Callable[[str], str],
-        typed: Callable[[str], str] | None = None,
-        left: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Ask for a line of text; arguments as of LinePrompt."""
-        # Textual's Input takes 20 ms to import: only on use.
-        from overlaptop.tui.widgets.line_prompt import LinePrompt
-
-        await self.ask(LinePrompt(asked, answer, hint, take, typed, left))
-
     async def ask_for_value(self, knob: Knob) -> None:
         take = partial(self.dashboard.answer, self.dashboard.knobs.type)
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
         answer = str(knob.value) if knob.value is not None else ""
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
-        await self.ask_line(f"{short_name(knob.name)}: ", answer, hint, take)
+        await self.ask(LinePrompt(f"{short_name(knob.name)}: ", answer, hint, take))
 
     def redraw(self, *, everything: bool = False) -> None:
         for view in (*self._views, self._change):

@@ -7,8 +7,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from overlaptop.tui.widgets.line_prompt import LineInput
-from overlaptop.tui.widgets.prompt import Prompt, focus_at_once
+from overlaptop.tui.widgets.prompt import LineInput, Prompt, focus_at_once
 from overlaptop.tui.workloads.views import FormState
 
 _TWO_FIELDS = 40
