@@ -56,20 +56,19 @@ def numa(rank, node=0, state="bound", **changes):
 def misplaced(rank, node=0):
     """On the other node of two than its GPU."""
     other = 1 - node
-    return numa(
-        rank, other, "wrong node", gpu_node=node, nic_node=node,
-        reason=f"runs on node {other}, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node",
-    )  # fmt: skip
+    reason = f"runs on node {other}, its GPU is on node {node}"
+    facts = {"gpu_node": node, "nic_node": node, "reason": reason, "advice": "torchrun --numa-binding=node"}
+    return numa(rank, other, "wrong node", **facts)
 
 
 def unbound(rank, node=0):
-    return numa(
-        rank, node, "unbound", cpu_set="0-191", cpu_nodes=(NodeShare(0, 96), NodeShare(1, 96)),
-        threads_by_node=(NodeShare(0, 20), NodeShare(1, 14)), memory_policy="default",
-        reason=f"may run on nodes 0 and 1, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node",
-    )  # fmt: skip
+    reason = f"may run on nodes 0 and 1, its GPU is on node {node}"
+    facts = {
+        "cpu_set": "0-191", "cpu_nodes": (NodeShare(0, 96), NodeShare(1, 96)), "memory_policy": "default",
+        "threads_by_node": (NodeShare(0, 20), NodeShare(1, 14)), "reason": reason,
+        "advice": "torchrun --numa-binding=node",
+    }  # fmt: skip
+    return numa(rank, node, "unbound", **facts)
 
 
 def one_node(rank, cpus="0-31", **changes):
@@ -162,17 +161,12 @@ def workstation():
 def cpu_only(ranks=2):
     """gloo on a machine of one node: no GPU, and nothing that would be known of one."""
     session = job_of(ranks)
-    why = "NVML is not installed here: there is no NVIDIA driver"
+    unknown = Unknown("gpus", "NVML is not installed here: there is no NVIDIA driver")
+    nodes, nics = (NumaNode(0, "0-7", 16 * GIB),), (Nic("eth0", None, None),)
     for rank in range(ranks):
         session.say(info(rank, exact=False, host="laptop", device="cpu", backend="gloo", source="host"))
-        for number in range(40):
-            session.say(step(rank, number, comm=30, hidden=10))
-        session.say(detail(rank, 39))
-        session.say(
-            MachineFacts(rank, "laptop", (NumaNode(0, "0-7", 16 * GIB),), (Nic("eth0", None, None),), (),
-                         (Unknown("gpus", why),)),
-            one_node(
-                rank, "0-7", gpu_node=None, nic="", nic_node=None, threads_by_node=(NodeShare(0, 14),)
-            ),
-        )  # fmt: skip
+        session.say(*(step(rank, number, comm=30, hidden=10) for number in range(40)), detail(rank, 39))
+        session.say(MachineFacts(rank, "laptop", nodes, nics, (), (unknown,)))
+        facts = {"gpu_node": None, "nic": "", "nic_node": None, "threads_by_node": (NodeShare(0, 14),)}
+        session.say(one_node(rank, "0-7", **facts))
     return session

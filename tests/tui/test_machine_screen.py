@@ -27,23 +27,67 @@ from .machines import (
     workstation,
 )
 
-NARROW = SIZES[2]
-
-
 # What it says of a machine
 
 
-async def test_ranks_that_each_see_a_part_share_the_machine():
+def in_containers():
+    """Each rank sees its own GPU and node only."""
     session = job_of(2)
     for rank in range(2):
-        machine = MachineFacts(
-            rank, "gpu-a", (NumaNode(rank, f"{rank * 8}-{rank * 8 + 7}", None),), (), (site(rank, rank),),
-            (Unknown("nics", "no /sys/class/net in this container"),),
-        )  # fmt: skip
+        cpus = NumaNode(rank, f"{rank * 8}-{rank * 8 + 7}", None)
+        unknown = Unknown("nics", "no /sys/class/net in this container")
+        machine = MachineFacts(rank, "gpu-a", (cpus,), (), (site(rank, rank),), (unknown,))
         session.say(info(rank), step(rank, 0), machine, device(rank, rank), numa(rank, rank))
-    text = await screen_of(session, "m")
-    for words in ("GPU 0   rank 0", "GPU 1   rank 1", "NICs: no /sys/class/net in this"):
-        assert words in text
+    return session
+
+
+def without_peak():
+    session = h200_node(1)
+    session.say(device(0, 0, nvlink_peak_bytes_per_s=None))
+    return session
+
+
+def between_nodes(own_gb):
+    """The collectives account for that many of 31 GB/s of the adapter."""
+    session = h200_node(1)
+    session.say(info(0, local_world_size=1))
+    last = step(0, 40, start_ns=T0, comm=30, hidden=28, link_tx_bytes=0, link_rx_bytes=0)
+    moved = own_gb * last.step_ns
+    session.say(replace(last, nic_tx_bytes=moved, nic_rx_bytes=moved))
+    return session
+
+
+def without_collectives():
+    session = job_of(1)
+    session.say(info(0), step(0, 0), dual_socket(), device(0, 0, SWITCHED), numa(0))
+    minute_of(session, 0)
+    return session
+
+
+def ended():
+    session = h200_node(1)
+    session.say(RankEnd(0, T0, clean=True))
+    return session
+
+
+@pytest.mark.parametrize(
+    ("session", "words"),
+    [
+        (in_containers, ["GPU 0   rank 0", "GPU 1   rank 1", "NICs: no /sys/class/net in this"]),
+        (without_peak, ["0 to 281 GB/s, the highest seen: the peak is unknown", "×18 rx +281 GB/s"]),
+        (lambda: h200_node(own_gb=150), ["! 47 % of rx unexplained", r"unexplained +131 GB/s +114 GB/s"]),
+        (lambda: h200_node(own_gb=400), ["! does not add up", "unexplained +none +none"]),
+        (lambda: between_nodes(30), ["account   NIC, over 10 s  ✓ explained"]),
+        (lambda: between_nodes(20), ["account   NIC, over 10 s  3. % of rx unexplained"]),
+        (lambda: between_nodes(40), ["account   NIC, over 10 s  less than"]),
+        (without_collectives, ["unexplained +unknown +unknown", "some of its collectives are of a kind"]),
+        (ended, ["rank 0 ended: these are its last figures", "link traffic was not measured"]),
+    ],
+)
+async def test_machine_is_as_its_ranks_report(session, words):
+    text = await screen_of(session(), "m")
+    for each in words:
+        assert re.search(each, text), each
 
 
 async def test_without_anything_known_one_line_says_why():
@@ -54,10 +98,7 @@ async def test_without_anything_known_one_line_says_why():
         assert "Rank 0 ended before" in await shown(app, pilot)
 
 
-# GPUs and their links
-
-
-async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
+async def test_ranks_that_share_a_gpu_are_on_one_row_and_told_so():
     session = h200_node(2, numas={1: misplaced(1)})
     session.say(device(1, 0, SWITCHED))
     async with opened(session) as (app, pilot):
@@ -71,7 +112,7 @@ async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
         assert "GB/s" not in line_of(text, "GPU 2 ").partition("GPU 2")[2]
 
 
-async def test_a_rank_on_no_gpu_says_why_once():
+async def test_rank_on_no_gpu_says_why_once():
     session = cpu_only(1)
     why = "the job computes on no GPU"
     none = {"gpu_uuid": "", "gpu_name": "", "pci_bus_id": "", "nvlink_version": ""}
@@ -87,21 +128,9 @@ async def test_slow_pcie_link_is_a_warning_while_in_use():
     session = workstation()
     async with opened(session) as (app, pilot):
         assert "slower than" not in await shown(app, pilot, "m")
-        text = await shown(app, pilot, "down")
-        assert "! slower than its gen4 ×16 although in use" in text
+        assert "! slower than its gen4 ×16 although in use" in await shown(app, pilot, "down")
         session.say(sample(1, 1.0, nvlink=None, pcie=0.01))
         assert "slower than" not in await shown(app, pilot)
-    session = h200_node(1)
-    session.say(device(0, 0, SWITCHED, pcie_width=8))
-    assert "! 1.20 GB/s" in line_of(await screen_of(session, "m"), "GPU 0 ")
-
-
-async def test_minute_without_a_known_peak_is_scaled_to_the_highest():
-    session = h200_node(1)
-    session.say(device(0, 0, nvlink_peak_bytes_per_s=None))
-    text = await screen_of(session, "m")
-    assert "0 to 281 GB/s, the highest seen: the peak is unknown" in text
-    assert re.search(r"NVLink 4.0 ×18 rx +281 GB/s", text)
 
 
 def test_column_is_a_mean_or_a_gap_and_never_changes():
@@ -117,43 +146,11 @@ def test_column_is_a_mean_or_a_gap_and_never_changes():
     assert None not in after
 
 
-@pytest.mark.parametrize(
-    ("own_gb", "verdict", "rest"),
-    [(150, "! 47 % of rx unexplained", "131 GB/s +114 GB/s"), (400, "! does not add up", "none +none")],
-)
-async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, verdict, rest):
-    text = await screen_of(h200_node(own_gb=own_gb), "m")
-    assert verdict in text
-    assert re.search(rf"unexplained +{rest}", text)
+# Keys
 
 
-@pytest.mark.parametrize(
-    ("own_gb", "verdict"), [(30, "✓ explained"), (20, "3. % of rx unexplained"), (40, "less than")]
-)
-async def test_between_nodes_the_adapter_has_an_account_without_alarm(own_gb, verdict):
-    session = h200_node(1)
-    session.say(info(0, local_world_size=1))
-    last = step(0, 40, start_ns=T0, comm=30, hidden=28, link_tx_bytes=0, link_rx_bytes=0)
-    moved = own_gb * last.step_ns
-    session.say(replace(last, nic_tx_bytes=moved, nic_rx_bytes=moved))
-    assert re.search(rf"account   NIC, over 10 s  {verdict}", await screen_of(session, "m"))
-
-
-async def test_account_without_named_collectives_is_unknown():
-    session = job_of(1)
-    session.say(info(0), step(0, 0), dual_socket(), device(0, 0, SWITCHED), numa(0))
-    minute_of(session, 0)
-    text = await screen_of(session, "m")
-    reason = session.fleet.snapshot().ranks[0].traffic.reason
-    assert reason[:50] in text
-    assert re.search(r"unexplained +unknown +unknown", text)
-
-
-# Hosts, keys, and what changes meanwhile
-
-
-async def test_arrows_choose_ranks_and_enter_opens_one():
-    async with opened(h200_node(), size=NARROW) as (app, pilot):
+async def test_arrows_and_clicks_choose_ranks_and_enter_opens_one():
+    async with opened(h200_node(), size=SIZES[2]) as (app, pilot):
         assert "… 2 more below" in await shown(app, pilot, "m")
         assert "▸ GPU 7   rank 7" in await shown(app, pilot, "end")  # in sight
         assert "▸ GPU 2   rank 2" in await shown(app, pilot, "home", "down", "j")
@@ -177,12 +174,3 @@ async def test_tab_turns_to_the_next_host_and_round():
         assert "host 2 of 2" in text
         assert "▸ GPU 0   rank 2" in text
         assert " gpu-a " in await shown(app, pilot, "tab")
-        assert " gpu-b " in await shown(app, pilot, "down", "down")
-
-
-async def test_last_figures_of_an_ended_rank_are_marked():
-    session = h200_node(1)
-    session.say(RankEnd(0, T0, clean=True))
-    text = await screen_of(session, "m")
-    assert "rank 0 ended: these are its last figures" in text
-    assert "unknown: link traffic was not measured" in text
