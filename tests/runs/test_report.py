@@ -192,7 +192,6 @@ def test_window_of_a_recording_has_its_steps_alone(recorded):
     run = report_json(f"{recorded}@+10s-+20s")
     assert 10e9 <= run["from_ns"] - Clock()() <= 10.7e9
     assert 19e9 <= run["to_ns"] - Clock()() <= 20.2e9
-    assert {each["name"]: each["steps"] for each in run["figures"]}["step"] == 20
     begun = datetime.fromtimestamp(Clock()() / 1e9)  # 20 s after a whole minute
     of_day = f"{begun:%H:%M}-{begun + timedelta(seconds=10):%H:%M:%S}"
     assert report_json(f"{recorded}@{of_day}")["to_ns"] == pytest.approx(run["from_ns"], abs=1e9)
@@ -228,12 +227,6 @@ def test_compare_ends_with_status_1_if_a_limit_is_exceeded(saved, name, change, 
     assert (done.returncode, done.stderr) == (status, done.stderr if err is None else err)
 
 
-def test_compare_of_equal_runs_finds_nothing(saved):
-    assert "~" in run_here("compare", saved, saved).stdout
-    found = records(run_here("compare", saved, saved, "--json").stdout)
-    assert not any(record["differs"] for record in found)
-
-
 def test_compare_fails_a_figure_that_rose_from_0(saved):
     none = changed(saved, "waiting", lambda _: 0.0)
     done = run_here("compare", none, saved, "--fail-if", "waiting>3%")
@@ -262,7 +255,9 @@ def test_compare_leaves_out_buckets_of_other_sizes(saved):
     assert (done.returncode, done.stderr) == (0, said)
     left_out = {each["name"] for each in run["figures"]} - {each["name"] for each in records(done.stdout)}
     assert left_out == {f"bucket allreduce_ {size} MiB 0 default_pg" for size in ("1.00", "2.00")}
-    assert "figures of operations, groups and ranks: no" in run_here("compare", saved, other).stdout
+    said = run_here("compare", saved, other).stdout
+    assert "~" in said
+    assert "figures of operations, groups and ranks: no difference" in said
 
 
 def test_compare_refuses_unlike_work(recorded, tmp_path):

@@ -33,9 +33,8 @@ def drawn(view, width=100):
 async def test_finding_is_told_to_the_hub_once_and_enter_opens_its_rank():
     async with opened(waiting_job()) as (app, pilot):
         await shown(app, pilot, "f")
-        await shown(app, pilot, rest_s=3)
+        await shown(app, pilot, "enter", rest_s=3)
         assert app.dashboard.session.found == ["slow_compute"]
-        await pilot.press("enter")
         assert isinstance(app.screen, RankScreen)
         assert app.dashboard.state.selected.rank == 2
 
