@@ -66,6 +66,7 @@ _NAMES = {
 }  # fmt: skip
 _GAP, _CHART_ROWS, _CHART_LABEL, _FACT_LABEL, _ACCOUNT_LABEL, _ACCOUNT_FIGURE = 2, 3, 7, 12, 15, 12
 _LINK_LABEL, _METER_LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 18, 8, 18, 6, 40
+_NAMES_CHARS = 60  # Characters of the names of figures that are unknown for one reason
 _WARNING = TextStyle("warning")
 
 
@@ -234,7 +235,7 @@ def _unknown_lines(view: RankView, width: int) -> list[StyledLine]:
     lines = [
         line
         for reason, names in by_reason.items()
-        for line in paragraph(f"{', '.join(names)}: {reason}", width, indent=3)
+        for line in paragraph(f"{shortened(', '.join(names), _NAMES_CHARS)}: {reason}", width, indent=3)
     ]
     return [titled("unknown"), *lines] if lines else []
 

@@ -223,7 +223,7 @@ _WORKLOADS: tuple[Column[Workload], ...] = (
     Column("", 20, lambda workload: dim(workload.summary), right=False, grows=True),
 )
 _TRIED: tuple[Column[EarlierJob], ...] = (
-    Column("watched so far, newest first", 16, _label, right=False, grows=True),
+    Column("watched so far", 16, _label, right=False, grows=True),
     Column("changed", 8, lambda job: Segment(printable(_changed(job)), _GIVEN), right=False, grows=True),
     Column("steps", 7, lambda job: count(job.steps_done or None), shown_from=100),
     Column("step time", 9, lambda job: duration(job.step_ns), shown_from=80),
