@@ -101,12 +101,12 @@ def test_bus_has_the_peak_of_its_slowest_link():
 async def test_cursor_on_collectives_holds_the_step(keys):
     session = waiting_job()
     async with opened(session) as (app, pilot):
-        assert "past step" not in await shown(app, pilot, keys[0], rest_s=2)
+        assert "← past step" not in await shown(app, pilot, keys[0], rest_s=2)
         await pilot.press(keys[1])
         say_step(session, 8)
         text = await shown(app, pilot, rest_s=5)
         assert "← past step 7, " in text
         assert re.search(r"(Collectives|rank 0)  step 7 ", text)
         text = await shown(app, pilot, "space", rest_s=2)
-        assert "past step" not in text
+        assert "← past step" not in text
         assert re.search(r"(Collectives|rank 0)  step 8 ", text)
