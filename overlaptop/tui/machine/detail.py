@@ -1,9 +1,8 @@
-"""Below the table: the selected rank's GPU and links, their traffic, and the rank's NUMA node."""
+"""Below the table: the selected rank's links and their traffic, its GPU, and its NUMA node."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -12,26 +11,16 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.report.links import (
     NUMA_MARKS,
+    Rate,
     has_nvlink,
     has_pcie,
-    nvlink_rate,
     nvlink_words,
     pcie_is_turned_down,
-    pcie_rate,
     pcie_words,
 )
-from overlaptop.text import (
-    byte_count,
-    plural,
-    printable,
-    rate,
-    runs_of,
-    shortened,
-    watts,
-    whole_percent,
-)
-from overlaptop.tui.draw.bars import binned, chart, gauge
-from overlaptop.tui.draw.layout import Item, fit, hanging, pad, paragraph, titled
+from overlaptop.text import byte_count, plural, printable, rate, runs_of, shortened, watts, whole_percent
+from overlaptop.tui.draw.bars import binned, chart
+from overlaptop.tui.draw.layout import Item, fit, hanging, paragraph, titled, wrap
 from overlaptop.tui.draw.segments import (
     BOLD,
     BOLD_WARNING,
@@ -43,19 +32,15 @@ from overlaptop.tui.draw.segments import (
     bold,
     dim,
 )
+from overlaptop.tui.draw.table import GAP, Column, Table
 from overlaptop.tui.machine.host import Gpu, host_of, machine_of
 from overlaptop.tui.widgets.view import Page
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, NodeShare
 
 NVLINK, PCIE, NIC = TextStyle("hidden"), TextStyle("copy"), TextStyle("fused")
-TWO_COLUMNS_FROM = 96
 MINUTE_S = 60
 NOTABLE_SHARE = 0.1
 """Smallest notable difference: counters and collectives are not read at the same moments."""
-_LINKS = {
-    "nvlink": ("NVLink", NVLINK, has_nvlink, nvlink_rate),
-    "pcie": ("PCIe", PCIE, has_pcie, pcie_rate),
-}
 _TRAFFIC_OVER = {"nvlink": "NVLink", "pcie": "PCIe", "nic": "NIC"}
 _PLACEMENTS = {"bound": "bound to its GPU's node", "wrong node": "on the wrong node", "no gpu": "no GPU"}
 _NO_SAMPLE = DeviceSample(0, 0, *(None,) * 12)
@@ -64,14 +49,13 @@ _NAMES = {
     "nvlink": "NVLink", "pcie": "PCIe", "sm": "SM", "dram": "DRAM", "numa": "NUMA", "cpu": "CPU",
     "gpu": "GPU", "gpus": "GPUs", "nic": "NIC", "nics": "NICs", "pci": "PCI", "uuid": "UUID",
 }  # fmt: skip
-_GAP, _CHART_ROWS, _CHART_LABEL, _FACT_LABEL, _ACCOUNT_LABEL, _ACCOUNT_FIGURE = 2, 3, 7, 12, 15, 12
-_LINK_LABEL, _METER_LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 18, 8, 18, 6, 40
 _NAMES_CHARS = 60  # Characters of the names of figures that are unknown for one reason
+_FACT_LABEL, _LINK_CHARS, _CHART_LEAST = 12, 16, 8
 _WARNING = TextStyle("warning")
 
 
 class MachineDetail(Page):
-    """Two columns if they fit, else one; the rest is scrolled."""
+    """All of the selected rank's machine; what does not fit is scrolled."""
 
     fades = True
 
@@ -87,141 +71,69 @@ class MachineDetail(Page):
         gpu = machine_of(self.state.snapshot.ranks, host_of(selected)).gpu_of(selected)
         ended = f" rank {selected.rank} ended: these are its last figures"
         lines: list[StyledLine] = [(Segment(ended, _WARNING),)] if selected.ended else []
-        if width < TWO_COLUMNS_FROM:
-            return [*lines, *_apart(*_columns(selected, gpu, width))]
-        size = (width - _GAP) // 2
-        both = zip_longest(*_columns(selected, gpu, size), fillvalue=())
-        return [*lines, *((*pad(one, size), Segment(" " * _GAP), *other) for one, other in both)]
-
-
-def _columns(selected: RankView, gpu: Gpu | None, width: int) -> tuple[list[StyledLine], list[StyledLine]]:
-    numa, process = _numa_lines(selected, width), _process_lines(selected, width)
-    unknown = _unknown_lines(selected, width)
-    if gpu is None or selected.device is None:
-        return _apart(numa, process), unknown
-    charts = (_last_minute(selected, link, width) for link in _LINKS)
-    left = _apart(_gpu_lines(selected, selected.device, gpu, width), *charts)
-    network = _account(selected.nic_traffic, width) if selected.nic_traffic is not None else []
-    return left, _apart(numa, _account(selected.traffic, width), network, process, unknown)
-
-
-def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
-    return [line for part in parts if part for line in ((), *part)][1:]
+        if gpu is not None and selected.device is not None:
+            lines += [*_gpu_lines(selected, selected.device, gpu, width), ()]
+            lines += [*_link_lines(selected, selected.device, width), ()]
+        for part in (_numa_lines(selected, width), _process_lines(selected, width)):
+            lines += [*part, ()]
+        return lines + _unknown_lines(selected, width)
 
 
 # The GPU now
 
 
-class _Meter(NamedTuple):
-    """A figure against its maximum; None: unknown."""
-
-    label: str
-    used: float | None
-    most: float | None
-    text: Callable[[int | None], str] | None  # None: a share has no more text
-    style: TextStyle
-
-
 def _gpu_lines(view: RankView, device: DeviceFacts, gpu: Gpu, width: int) -> list[StyledLine]:
-    """Return the GPU's name, the traffic of its links and of the adapter nearest to it, its activity,
-    memory, power and clocks, and warnings.
-    """
-    now, nic = view.sample or _NO_SAMPLE, view.nic
-    items = [
+    """Return the GPU's name, its activity, memory, power and clocks, and warnings."""
+    now = view.sample or _NO_SAMPLE
+    name = [
         Item((bold(f" {gpu.label}"),)),
         Item((Segment(gpu.name or "name unknown"),), 1),
         Item((dim("node unknown" if gpu.node is None else f"node {gpu.node}"),), 2),
         Item((dim(gpu.pci_bus_id),), 3),
     ]
-    lines = [fit(items, [], width)]
-    meters: list[_Meter] = []
-    if device.nvlink_count == 0:
-        lines.append(_words(nvlink_words(device), dim("this GPU has none")))
-    else:
-        meters += _both_ways(nvlink_words(device), now, "nvlink", device.nvlink_peak_bytes_per_s, NVLINK)
-    pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
-    meters += _both_ways(pcie, now, "pcie", device.pcie_peak_bytes_per_s, PCIE)
-    if nic is not None:
-        label = shortened(f"NIC {printable(nic.name)}", _LINK_LABEL - 1)
-        peak = nic.bits_per_s // 8 if nic.bits_per_s is not None else None
-        meters += _both_ways(label, now, "nic", peak, NIC)
-    lines += [_meter_line(each, width) for each in meters]
-    lines += _warnings(view, device, width)
-    busy, amount = TextStyle("compute"), TextStyle("history")
-    for meter in (
-        _Meter("SM", now.sm_activity, 1, None, busy),
-        _Meter("tensor cores", now.tensor_activity, 1, None, busy),
-        _Meter("DRAM", now.dram_activity, 1, None, busy),
-        _Meter("memory", now.memory_used_bytes, device.memory_total_bytes, byte_count, amount),
-        _Meter("power", now.power_mw, device.power_limit_mw, watts, amount),
-        _Meter("SM clock", now.sm_clock_hz, device.sm_clock_max_hz, _megahertz, amount),
-        _Meter("memory clock", now.memory_clock_hz, device.memory_clock_max_hz, _megahertz, amount),
-    ):
-        lines.append(_meter_line(meter, width))
-    held = dim("unknown")
-    if now.throttle_reasons is not None:
-        reasons = ", ".join(now.throttle_reasons)
-        held = Segment(reasons, BOLD_WARNING) if reasons else Segment("no")
-    lines.append(_words("throttled", held))
-    if others := [each.rank for each in gpu.ranks if each.rank != view.rank]:
-        text = f"! shared with rank {runs_of(others)}: its figures cover all of them"
-        lines += paragraph(text, width, _WARNING, indent=3)
-    return lines
-
-
-def _both_ways(
-    label: str, now: DeviceSample, link: str, peak_bytes_per_s: int | None, style: TextStyle
-) -> list[_Meter]:
-    return [
-        _Meter(
-            f"{name:<{_LINK_LABEL}}{direction}",
-            getattr(now, f"{link}_{direction}_bytes_per_s"),
-            peak_bytes_per_s,
-            rate,
-            style,
-        )
-        for name, direction in ((label, "rx"), ("", "tx"))
-    ]
-
-
-def _warnings(view: RankView, device: DeviceFacts, width: int) -> list[StyledLine]:
+    held = "unknown" if now.throttle_reasons is None else ", ".join(now.throttle_reasons) or "no"
+    facts = {
+        "SM": _share(now.sm_activity),
+        "tensor cores": _share(now.tensor_activity),
+        "DRAM": _share(now.dram_activity),
+        "memory": _amount(now.memory_used_bytes, device.memory_total_bytes, byte_count),
+        "power": _amount(now.power_mw, device.power_limit_mw, watts),
+        "SM clock": _amount(now.sm_clock_hz, device.sm_clock_max_hz, _megahertz),
+        "memory clock": _amount(now.memory_clock_hz, device.memory_clock_max_hz, _megahertz),
+        "throttled": Segment(held, BOLD_WARNING if now.throttle_reasons else TEXT),
+    }
+    items = [Item((dim(f"{label} "), figure)) for label, figure in facts.items()]
+    lines = [fit(name, [], width)]
+    lines += [(Segment("   "), *line) for line in wrap(items, width - 3, len(items))]
     warnings = []
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
-        warnings.append(f"! slower than its {best} although in use: check the slot and the riser")
+        warnings.append(f"! PCIe is slower than its {best} although in use: check the slot and the riser")
     if device.nic_errors:
         counts = ", ".join(f"{each.count:,} {printable(each.counter)}" for each in device.nic_errors)
         warnings.append(f"! errors of the NIC since the start: {counts}")
-    return [line for text in warnings for line in paragraph(text, width, BOLD_WARNING, indent=3)]
+    if others := [each.rank for each in gpu.ranks if each.rank != view.rank]:
+        warnings.append(f"! shared with rank {runs_of(others)}: its figures cover all of them")
+    return lines + [line for text in warnings for line in paragraph(text, width, BOLD_WARNING, indent=3)]
+
+
+def _share(share: float | None) -> Segment:
+    return dim("unknown") if share is None else bold(whole_percent(share))
+
+
+def _amount(used: int | None, most: int | None, text: Callable[[int | None], str]) -> Segment:
+    """Return such as ``72.0 of 141 GiB``: the unit once."""
+    if used is None:
+        return dim("unknown")
+    if most is None:
+        return bold(text(used))
+    figure, _, unit = text(used).partition(" ")
+    whole = text(most)
+    return bold(f"{figure if whole.endswith(f' {unit}') else text(used)} of {whole}")
 
 
 def _megahertz(clock_hz: int | None) -> str:
     return "unknown" if clock_hz is None else f"{clock_hz / 1e6:,.0f} MHz"
-
-
-def _meter_line(meter: _Meter, width: int) -> StyledLine:
-    """Return such as ``memory  ━━━━━━╸━━━━━  51 %  72.0 of 141 GiB``."""
-    if meter.used is None:
-        return _words(meter.label, dim("unknown"))
-    figures: StyledLine = ()
-    if meter.text is not None:
-        part, whole = meter.text(round(meter.used)), ""
-        if meter.most is not None:
-            whole = meter.text(round(meter.most))
-            figure, _, unit = part.partition(" ")
-            part = figure if whole.endswith(f" {unit}") else part  # the unit once
-        figures = (bold(part), dim(f" of {whole}" if whole else ""))
-    share = meter.used / meter.most if meter.most else None
-    space = width - 3 - _METER_LABEL - _PERCENT - _FIGURES - 1
-    # In a narrow space the figures matter more.
-    size = min(_GAUGE_MOST, space) if space >= _GAUGE_LEAST else 0
-    bar = gauge(share, size, meter.style) if share is not None else (Segment(" " * size),)
-    percent = whole_percent(share) if share is not None else ""
-    return _words(meter.label, *bar, bold(f"{percent:>6}  "), *figures)
-
-
-def _words(label: str, *words: Segment) -> StyledLine:
-    return (dim(f"   {label:<{_METER_LABEL}}"), *words)
 
 
 def _unknown_lines(view: RankView, width: int) -> list[StyledLine]:
@@ -240,107 +152,133 @@ def _unknown_lines(view: RankView, width: int) -> list[StyledLine]:
     return [titled("unknown"), *lines] if lines else []
 
 
-# The last minute of a GPU's links
+# Its links: now, over the last minute, and beside the traffic of the job's own collectives
 
 
-def column_s(width: int) -> int:
-    """Return the seconds per column, so that a minute fits into ``width`` columns. At least one: of less
-    than two samples, a late one would leave a gap.
-    """
-    return math.ceil(MINUTE_S / max(1, width))
+class _Way(NamedTuple):
+    """A link in one direction, in bytes a second; None: not known."""
+
+    label: str
+    now: Rate
+    own: int | None  # The collectives' traffic over some seconds
+    rest: int | None  # The link's traffic beyond them over the same seconds
+    minute: Sequence[float | None]
+    style: TextStyle
 
 
-def columns(
+def minute(
     samples: Sequence[DeviceSample], width: int, value: Callable[[DeviceSample], int | None]
 ) -> list[float | None]:
     """Return the mean of each column of the minute before the newest sample, oldest first; None if nothing
     is known. Columns begin at whole seconds of the clock.
     """
-    each_s = column_s(width)
+    each_s = math.ceil(MINUTE_S / max(1, width))  # with less than two samples, a late one would leave a gap
     known = ((sample.at_ns // (each_s * 1_000_000_000), value(sample)) for sample in reversed(samples))
     return binned(known, max(0, min(width, MINUTE_S // each_s)), fmean)
 
 
-def _last_minute(view: RankView, link: str, width: int) -> list[StyledLine]:
-    """Return charts of rx and tx on a scale from 0 to the peak; none without such a link."""
-    name, style, there, known = _LINKS[link]
-    if not there(view):
-        return []
-    space, peak = max(1, width - _CHART_LABEL - 1), known(view).peak_bytes_per_s
-    drawn = {
-        direction: columns(view.samples, space, attrgetter(f"{link}_{direction}_bytes_per_s"))
-        for direction in ("rx", "tx")
-    }
-    top = peak or max((value or 0 for values in drawn.values() for value in values), default=0)
-    scale = f"0 to {rate(round(top))}, {'the peak' if peak else 'the highest seen: the peak is unknown'}"
-    lines = [titled(f"{name}, one minute", dim(f"{scale}; a column is {column_s(space)} s"))]
-    for direction, values in drawn.items():
-        for at, line in enumerate(chart(values, top, _CHART_ROWS, style=style)):
-            lines.append((dim(f"   {'' if at else direction:<4}"), *line))
-    return lines
-
-
-# The links' traffic beside the traffic of the job's own collectives
-
-
-def _account(traffic: Traffic | None, width: int) -> list[StyledLine]:
-    """Return a verdict; measured, explained, the rest; and its meaning.
-
-    The verdict is in the heading; on small screens the rest is scrolled.
-    """
-    if traffic is None:
-        text = "unknown: link traffic was not measured"
-        return [titled("account"), *paragraph(text, width, indent=3)]
-    measured = (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s)
-    own = (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s)
-    rest = [None if m is None or o is None else m - o for m, o in zip(measured, own, strict=True)]
-
-    def row(name: str, figures: Sequence[int | None], style: TextStyle = TEXT) -> StyledLine:
-        words = ["unknown" if each is None else rate(each) if each >= 0 else "none" for each in figures]
-        cells = zip(words, figures, strict=True)
-        shown = (Segment(f"{word:>{_ACCOUNT_FIGURE}}", style if each else DIM) for word, each in cells)
-        return (dim(f"   {name:<{_ACCOUNT_LABEL}}"), *shown)
-
-    verdict, meaning, style = _verdict(traffic, measured, rest)
-    over = f"{_TRAFFIC_OVER.get(traffic.over, traffic.over)}, over {traffic.window_s:.0f} s  "
-    return [
-        titled("account", dim(over), verdict),
-        (dim(f"{'rx':>{_ACCOUNT_LABEL + 3 + _ACCOUNT_FIGURE}}{'tx':>{_ACCOUNT_FIGURE}}"),),
-        row("measured", measured),
-        row("collectives", own),
-        row("unexplained", rest, BOLD),
-        *paragraph(meaning, width, style, indent=3),
-        *paragraph(traffic.reason, width, indent=3),
+def _link_lines(view: RankView, device: DeviceFacts, width: int) -> list[StyledLine]:
+    """Return a row for each link and direction, and a line for each account of traffic."""
+    columns: list[Column[_Way]] = [
+        Column("links", _LINK_CHARS + 3, lambda way: way.label, right=False),
+        Column("now", 9, lambda way: bold(rate(way.now.bytes_per_s))),
+        Column("peak", 9, lambda way: dim(rate(way.now.peak_bytes_per_s)), shown_from=60),
+        Column("of peak", 7, lambda way: whole_percent(way.now.share)),
+        Column("collectives", 11, lambda way: _rest(way.own), shown_from=75),
+        Column("unexplained", 11, lambda way: _rest(way.rest), shown_from=90),
     ]
+    space = width - 2 * GAP - sum(each.cells + GAP for each in columns if width >= each.shown_from)
+    space = min(MINUTE_S, space)
+    if space >= _CHART_LEAST:
+        columns.append(Column("last minute", space, _minute, right=False))
+    table = Table(columns, width)
+    lines = [table.header(), *(table.row(way) for way in _ways(view, device, space))]
+    if view.traffic is None:
+        lines += paragraph("traffic of the job's collectives: unknown", width, indent=2)
+    accounts = [each for each in (view.traffic, view.nic_traffic) if each is not None]
+    return lines + [line for each in accounts for line in _account_lines(each, width)]
 
 
-def _verdict(
-    traffic: Traffic, measured: Sequence[int | None], rest: Sequence[int | None]
-) -> tuple[Segment, str, TextStyle]:
-    """Return the verdict in a word or two, and its reason. ``measured``, ``rest``: of rx and tx."""
+def _ways(view: RankView, device: DeviceFacts, space: int) -> Iterator[_Way]:
+    """``space``: columns of the last minute."""
+    pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
+    nvlink, nic = nvlink_words(device), view.nic
+    links: list[tuple[str, str, int | None, Traffic | None, TextStyle]] = []
+    if has_nvlink(view):
+        links.append(("nvlink", nvlink, device.nvlink_peak_bytes_per_s, view.traffic, NVLINK))
+    if has_pcie(view):
+        links.append(("pcie", pcie, device.pcie_peak_bytes_per_s, view.traffic, PCIE))
+    if nic is not None:
+        peak = nic.bits_per_s // 8 if nic.bits_per_s is not None else None
+        links.append(("nic", f"NIC {printable(nic.name)}", peak, view.nic_traffic, NIC))
+    for link, words, peak, traffic, style in links:
+        for direction in ("rx", "tx"):
+            own = rest = None
+            if traffic is not None and traffic.over == link:
+                own, rest = _explained(traffic, direction)
+            of_sample = attrgetter(f"{link}_{direction}_bytes_per_s")
+            name = shortened(words, _LINK_CHARS) if direction == "rx" else ""
+            yield _Way(
+                label=f"{name:<{_LINK_CHARS}} {direction}",
+                now=Rate(of_sample(view.sample or _NO_SAMPLE), peak),
+                own=own,
+                rest=rest,
+                minute=minute(view.samples, space, of_sample),
+                style=style,
+            )
+
+
+def _explained(traffic: Traffic, direction: str) -> tuple[int | None, int | None]:
+    """Return the collectives' traffic, and the counters' beyond it."""
+    measured = getattr(traffic, f"{direction}_bytes_per_s")
+    own = getattr(traffic, f"collectives_{direction}_bytes_per_s")
+    return own, None if measured is None or own is None else measured - own
+
+
+def _rest(bytes_per_s: int | None) -> Segment:
+    return dim("") if bytes_per_s is None else Segment(rate(bytes_per_s) if bytes_per_s >= 0 else "none")
+
+
+def _minute(way: _Way) -> StyledLine:
+    """Return a chart on a scale from 0 to the peak, else to the highest rate seen."""
+    top = way.now.peak_bytes_per_s or max((value or 0 for value in way.minute), default=0)
+    return chart(way.minute, top, 1, style=way.style)[0]
+
+
+def _account_lines(traffic: Traffic, width: int) -> list[StyledLine]:
+    """Return whether the collectives explain a link's traffic, and what else may."""
+    verdict, meaning = _verdict(traffic)
+    over = f"  {_TRAFFIC_OVER.get(traffic.over, traffic.over)} over {traffic.window_s:.0f} s: "
+    words = ", ".join(filter(None, (meaning, traffic.reason)))
+    return (
+        hanging((dim(over), verdict, Segment("  ")), words, width, DIM) if words else [(dim(over), verdict)]
+    )
+
+
+def _verdict(traffic: Traffic) -> tuple[Segment, str]:
+    """Return the verdict in a word or two, and its reason."""
     known = [
-        (left, seen, direction)
-        for left, seen, direction in zip(rest, measured, ("rx", "tx"), strict=True)
-        if left is not None and seen is not None
+        (rest, seen, direction)
+        for direction, seen in (("rx", traffic.rx_bytes_per_s), ("tx", traffic.tx_bytes_per_s))
+        if seen is not None and (rest := _explained(traffic, direction)[1]) is not None
     ]
     if not known:
-        return dim("unknown"), "", DIM
-    left, seen, direction = max(known, key=lambda each: abs(each[0]))
-    share = left / seen if seen else -1.0 if left else 0.0
+        return dim("unknown"), ""
+    rest, seen, direction = max(known, key=lambda each: abs(each[0]))
+    share = rest / seen if seen else -1.0 if rest else 0.0
     if share < -NOTABLE_SHARE:
         text = "the collectives account for more than the counters saw"
         if traffic.over == "nic":  # NCCL chooses adapters, and an algorithm, by itself
-            return Segment("less than the collectives", BOLD), f"{text}: other NICs", DIM
-        return Segment("! does not add up", BOLD_WARNING), text, _WARNING
+            return bold("less than the collectives"), f"{text}: other NICs"
+        return Segment("! does not add up", BOLD_WARNING), text
     if share <= NOTABLE_SHARE:
-        return Segment("✓ explained", TextStyle("good", bold=True)), "", DIM
+        return Segment("✓ explained", TextStyle("good", bold=True)), ""
     text = f"{whole_percent(share)} of {direction} unexplained"
     if traffic.over == "nvlink":
-        meaning = "other processes' traffic, or the job's copies"
-        return Segment(f"! {text}", BOLD_WARNING), meaning, _WARNING
+        return Segment(f"! {text}", BOLD_WARNING), "other processes' traffic, or the job's copies"
     # A job's batches arrive over PCIe or the network, which needs no warning.
     data = "the job's data, or packets' headers" if traffic.over == "nic" else "or the job's copies"
-    return Segment(text, BOLD), f"other processes' traffic, {data}", TEXT
+    return Segment(text, BOLD), f"other processes' traffic, {data}"
 
 
 # The CPUs of the rank
