@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.findings import find
-from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.runs import run_log
 from overlaptop.runs.run_log import RunLog
@@ -18,7 +16,7 @@ from tests.commands.running import records, run_here
 from tests.fleet.builders import MS, Clock, S, info, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.recording.played import PlayedJob, played
-from tests.tui.waits import split_step, waiting_job
+from tests.tui.waits import waiting_job
 
 ADVICE = "compare runs of the same model, batch size and number of ranks"
 DATA = Path(__file__).parents[1] / "formats" / "data"
@@ -79,45 +77,6 @@ def test_report_says_who_was_late_and_what_that_cost():
     assert "collectives, rank 0 waits " in describe(two)
     session.say(*(info(rank, exact=False) for rank in range(4)))
     assert "  overlap     ≤50.0 %" in describe(report_of(session)).splitlines()
-
-
-def test_last_snapshot_alone_says_what_its_steps_do():
-    session = FakeSession(welcome(), info(0), info(1), status())
-    totals, details = zip(*(split_step(rank, at) for at in range(4) for rank in (0, 1)), strict=True)
-    session.say(*totals)
-    session.tick()
-    session.say(*details)
-    assert report_of(session).work.operations == [
-        ["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"]
-    ]
-
-
-def test_cause_of_a_late_rank_and_its_line_are_of_one_finding(monkeypatch):
-    session, log = waiting_job(), RunLog()
-    for rule, does, line in (("late_launch", "launches", "train.py:57"), ("low_clock", "runs slowly", "")):
-        found = Finding(
-            f"rank 2 {does}", "", "", Certainty.MEASURED, MS, (2,), rule, why_late=True, line=line
-        )
-        monkeypatch.setattr(find, "find", lambda _evidence, found=found: (found,))
-        for _ in range(20):
-            log.take(session.tick())
-            session.clock.pass_s(5)
-    (late,) = log.report().late_ranks
-    assert (late.cause, late.line) == ("it runs slowly", None)
-
-
-def test_finding_has_gone_once_the_screen_does_not_show_it(monkeypatch):
-    session, log = waiting_job(), RunLog()
-    present = [Finding("steps are short", "", "", Certainty.MEASURED, MS, rule="short_steps")]
-    monkeypatch.setattr(find, "find", lambda _evidence: tuple(present))
-    until_steps = []
-    for found in (*[present[:]] * 3, *[[]] * 4):
-        present[:] = found
-        log.take(session.tick())
-        session.clock.pass_s(5)
-        until_steps += [each.until_step is None for each in log.report().findings]
-    assert until_steps[2:5] == [True] * 3
-    assert not until_steps[-1]
 
 
 def test_bound_of_a_report_held_most_of_the_time(monkeypatch):

@@ -5,8 +5,6 @@ import re
 import pytest
 from textual.widgets import Input
 
-from overlaptop.tui.model.knob_editor import ValueRefusedError
-from overlaptop.tui.model.running_trials import DashboardTrials
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
@@ -15,7 +13,7 @@ from tests.fleet.builders import MS, info
 from tests.trials.live_job import LiveJob
 
 from .fakes import SIZES, opened, screen_text, shown
-from .knobs import BUCKET, by_another, controlled_job, obey
+from .knobs import BUCKET
 
 SIZE = (100, 30)
 
@@ -142,13 +140,6 @@ async def test_capital_a_tries_the_value_before_the_change():
         until_over(app)
         assert re.search(r"25 MiB .* longer", text := await shown(app, pilot))
         assert "bucket_cap_mb 60 MiB: no value tried is shorter" in text
-
-
-def test_value_that_is_no_whole_number_cannot_be_tried():
-    session = controlled_job()
-    obey(session, by_another(session, 50), 40, "2.5", "50")
-    with pytest.raises(ValueRefusedError, match=r"2\.5 is no whole number"):
-        DashboardTrials(session).try_value_before(session.tick())
 
 
 async def test_x_asks_first_and_then_delays_each_rank():
