@@ -87,6 +87,16 @@ def changed_job():
     return session
 
 
+def compared_job():
+    """Its bucket size was changed, and steps followed."""
+    session = controlled_job(BUCKET)
+    session.tick()
+    obey(session, by_another(session, 50), 40, "25", "50")
+    session.say(*(step(rank, number, hidden=29) for rank in (0, 1) for number in range(40, 60)))
+    session.clock.pass_s(2)
+    return session
+
+
 def hung_job():
     """Ranks 0 to 2 wait in a collective that rank 3 has not entered."""
     session, call = running_job(), IssuedCall("allreduce_", 25 << 20, 57, T0)
@@ -150,6 +160,8 @@ SCENES = {
     "trials": (controlled_job, "a", (SMALL,)),
     "notices": (with_notices, "n", (SMALL,)),
     "help": (running_job, "question_mark", (MIDDLE,)),
+    "folded-ascii": (lambda: large_job(256), "1", (MIDDLE,)),
+    "changed": (compared_job, "1", (MIDDLE, SMALL)),
     "hung": (hung_job, "1", (WIDE, SMALL)),
     "silent": (silent_job, "1", (MIDDLE,)),
     "failed": (failed_job, "1", (WIDE, SMALL)),
@@ -167,26 +179,9 @@ SCENES = {
 )
 async def test_view_looks_as_in_its_page(name, size):
     make, keys, _ = SCENES[name]
-    async with opened(make(), size, launcher=FakeLauncher()) as (app, pilot):
+    async with opened(make(), size, launcher=FakeLauncher(), ascii="ascii" in name) as (app, pilot):
         for key in ("1", *keys.split()):
             await shown(app, pilot, key)
         await app.workers.wait_for_complete()
         await shown(app, pilot)
         looks_as(name, app)
-
-
-async def test_marks_of_many_ranks_look_as_in_their_page():
-    async with opened(large_job(256), MIDDLE, ascii=True) as (app, pilot):
-        await shown(app, pilot)
-        looks_as("folded-ascii", app)
-
-
-@pytest.mark.parametrize("size", [MIDDLE, SMALL])
-async def test_steps_before_and_after_a_change_look_as_in_their_page(size):
-    session = controlled_job(BUCKET)
-    async with opened(session, size) as (app, pilot):
-        await shown(app, pilot)
-        obey(session, by_another(session, 50), 40, "25", "50")
-        session.say(*(step(rank, number, hidden=29) for rank in (0, 1) for number in range(40, 60)))
-        await shown(app, pilot, rest_s=2)
-        looks_as("changed", app)

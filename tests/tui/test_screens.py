@@ -8,6 +8,8 @@ from overlaptop.jobs import last_end
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.app import APP_KEYS
+from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.collectives.screen import CollectivesScreen
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
 from overlaptop.tui.help.screen import NoticesScreen
@@ -15,7 +17,10 @@ from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.parts import PARTS
 from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.overview.timelines import TimelinesScreen
 from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.tune.screen import TuneScreen
+from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import T0, S, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
@@ -27,20 +32,16 @@ from .machines import cpu_only, h200_node, misplaced, unbound
 from .waits import waiting_job
 
 
-async def test_digits_open_views_and_a_view_s_own_key_closes_it():
-    async with opened(running_job()) as (app, pilot):
-        for key, kind in (
-            *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("1", OverviewScreen)),
-            *(("6", MachineScreen), ("m", OverviewScreen)),
-        ):
-            await pilot.press(key)
-            assert isinstance(app.screen, kind), key
-
-
-async def test_every_bound_key_has_an_action():
+async def test_keys_open_screens_whose_keys_all_have_an_action():
+    kinds = {
+        "1": OverviewScreen, "2": RankScreen, "3": NoticesScreen, "4": JobsScreen, "5": CaptureScreen,
+        "6": MachineScreen, "7": TuneScreen, "C": CollectivesScreen, "T": TimelinesScreen,
+        "w": WorkloadsScreen,
+    }  # fmt: skip
     async with opened(controlled_job(), launcher=FakeLauncher()) as (app, pilot):
-        for opens in ("1", "2", "3", "4", "5", "u", "m", "w"):
+        for opens, kind in kinds.items():
             await pilot.press("1", opens)
+            assert isinstance(app.screen, kind), opens
             for binding in (*app.BINDINGS, *type(app.screen).BINDINGS):
                 name = binding.action.partition("(")[0]
                 of_app = binding in app.BINDINGS or name.startswith("app.")
@@ -74,27 +75,21 @@ async def test_the_command_palette_has_the_actions_of_keys_and_runs_them():
         assert app.screen.query("CommandInput")
 
 
-async def test_help_lists_every_key_and_word_scrolls_and_closes():
+async def test_help_lists_every_key_and_word_those_of_its_screen_first():
     async with opened(running_job(), size=(120, 250)) as (app, pilot):
-        text = await shown(app, pilot, "question_mark")
+        text = await shown(app, pilot, "u", "question_mark")
         words = " ".join(text.split())
         of_jobs = (key for key in APP_KEYS if app.dashboard.state.offers(key.action))
         for key in (*of_jobs, *(key for keys in SECTIONS.values() for key in keys)):
             assert key.words in words
         for word in (word for _, words in WORDS for word in words):
             assert f"\n  {word} " in text
+        keys, here = text.partition(" Everywhere")[0].split(" Words here")
+        assert keys.split()[0] == "Tune"
+        assert "previous knob" in keys
+        assert "\n  knob " in here
         await pilot.resize_terminal(60, 20)
         assert "not known; never zero" in await shown(app, pilot, "end")
-        assert "Overview" in await shown(app, pilot, "home")
-
-
-async def test_help_opens_on_the_keys_and_words_of_its_screen():
-    async with opened(running_job(), size=(120, 250)) as (app, pilot):
-        here = (await shown(app, pilot, "u", "f1")).partition(" Everywhere")[0]
-        assert here.split()[0] == "Tune"
-        keys, words = here.split(" Words here")
-        assert "previous knob" in keys
-        assert "\n  knob " in words
 
 
 # Colours and glyphs
