@@ -50,20 +50,6 @@ def test_parts_take_their_share_of_the_bar_to_an_eighth(lengths, width):
             assert cells[key] == pytest.approx(length / total * width, abs=0.51)
 
 
-@pytest.mark.parametrize(
-    ("parts", "drawn", "glyphs"),
-    [
-        ({"compute": 11, "hidden": 5}, [("█", "compute", "compute"), ("▍", "compute", "hidden")], "█▓"),
-        ({"compute": 8}, [("█", "compute", "compute"), (" ", "text", "")], "█ "),
-        ({"hidden": 10}, [("█", "hidden", "hidden"), ("▎", "hidden", "")], "▓▓"),
-    ],
-)
-def test_bar_is_exact_to_an_eighth_or_has_a_glyph_a_part(parts, drawn, glyphs):
-    bar = stacked_bar(list(parts.items()), 16, 2)
-    assert [(run.text, run.style.fg, run.style.bg) for run in bar] == drawn
-    assert text_of(textured(bar)) == glyphs
-
-
 def pieces_of(*spans):
     return [Piece(start, end, "compute") for start, end in spans]
 

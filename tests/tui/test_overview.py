@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.text import clock
 from overlaptop.tui.overview.rank_table import RankTable
@@ -12,7 +10,7 @@ from overlaptop.wire.messages import RESTARTED, Notice, RankEnd
 from tests.fleet.builders import T0, S, detail, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
+from .fakes import SIZES, line_of, opened, row_of, running_job, shown, table_ranks
 from .knobs import BUCKET, controlled_job, send_knobs, with_value
 from .waits import STEPS, say_step, waiting_job
 
@@ -63,20 +61,6 @@ async def test_rows_totals_and_timeline_are_of_one_recent_step():
         session.say(*(step(rank, number) for number in range(42, 200) for rank in range(4)))
         session.say(*(unmeasured(rank, 200, ms=70) for rank in range(4)))
         assert re.search(r"step 199 +80\.0 ms ", (await shown(app, pilot)).splitlines()[0])
-
-
-@pytest.mark.parametrize(
-    ("width", "script", "words"),
-    [
-        (160, "runs/june/train.py", "runs/june/train.py"),
-        (115, "runs/june/train.py", "train.py"),
-        (160, f"{'long_' * 20}.py", f"{'long_' * 11}…"),
-    ],
-)
-async def test_header_shortens_the_script_and_keeps_other_facts(width, script, words):
-    session = FakeSession(welcome(script=script), status(), info(0), info(1), step(0, 0), step(1, 0))
-    header = (await screen_of(session, size=(width, 30))).splitlines()[0]
-    assert f"overlaptop   {words}   2 ranks · gpu-a   NVIDIA H200   nccl 2.28.9 · kernels " in header
 
 
 async def test_pause_holds_one_moment_until_a_change_is_requested():

@@ -71,14 +71,9 @@ async def test_findings_too_small_for_the_line_are_minor(gain_ms, counted):
         assert counted in text_of(line)
 
 
+TITLE = "rank 1 computes 12.1 ms a step longer than the others"
 SLOW = Finding(
-    "rank 1 computes 12.1 ms a step longer than the others",
-    "",
-    "",
-    Certainty.LIKELY,
-    ranks=(1,),
-    why_late=True,
-    line="jobs/train.py:57 in collate",
+    TITLE, "", "", Certainty.LIKELY, ranks=(1,), why_late=True, line="jobs/train.py:57 in collate"
 )
 LATE = FirstLine(
     "rank 1 is late in 40 of 41 collectives; the others wait 12.0 ms a step",
