@@ -191,7 +191,7 @@ def _state(view: RankView, failure: Trouble | None) -> str:
     if view.info is None:
         return "not seen here"
     if view.ended:
-        return troubles.ending(view, failure)
+        return troubles.endings(view, failure)[0]
     if view.node_lost:
         return "out of reach"
     if view.last is None:

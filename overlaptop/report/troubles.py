@@ -135,13 +135,33 @@ def color(trouble: Trouble) -> str:
     return "warning" if trouble.kind in unknown else "error"
 
 
-def ending(view: RankView, first: Trouble | None) -> str:
-    """Return such as ``killed by SIGTERM after rank 1``. ``first``: the job's first failure."""
-    return endings(view, first)[0]
+def condition(view: RankView, first: Trouble | None) -> list[str]:
+    """Return why a rank steps no more or not yet, such as ``■ killed by SIGTERM after rank 1`` or ``○ no
+    step since 14:03:10 (12 s)``, then shorter forms; empty: it steps. ``first``: the job's first failure.
+    """
+    if view.ended:
+        return [f"■ {each}" for each in endings(view, first)]
+    if view.node_lost:
+        return []  # its host's connection says it: the rank keeps its last figures
+    if view.last is None:
+        if view.info is None:
+            return ["◌ not seen yet"]
+        return ["◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet"]
+    if view.stale:
+        what = "○ silent" if view.silent else "○ no step"
+        since = clock(view.last.start_ns + view.last.step_ns)
+        return [f"{what} since {since} ({age(view.age_s)})", f"{what} {age(view.age_s)}"]
+    return []
+
+
+def condition_color(view: RankView, first: Trouble | None) -> str:
+    if view.silent or (first is not None and view.rank in first.ranks):
+        return "error"
+    return "warning" if view.last is not None else "dim"  # no warning before the first step
 
 
 def endings(view: RankView, first: Trouble | None) -> list[str]:
-    """Return `ending`, then shorter forms: ``SIGTERM after rank 1``, ``SIGTERM``."""
+    """Return ``killed by SIGTERM after rank 1``, then ``SIGTERM after rank 1``, ``SIGTERM``."""
     end = view.end
     if end is None or not end.failed:
         return [INTERRUPTED, "interrupted"] if end is not None and end.interrupted else ["ended"]

@@ -12,9 +12,9 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import first_failure
 from overlaptop.report.links import NUMA_MARKS, Rate, near_node, nvlink_rate, pcie_rate
 from overlaptop.report.order import MEASURES, has_data, waiting_at_least, waiting_ns
-from overlaptop.report.troubles import endings, no_step_yet
+from overlaptop.report.troubles import condition, condition_color
 from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import AT_LEAST, UNKNOWN, Unit, age, clock, percent, rate, whole_percent
+from overlaptop.text import AT_LEAST, UNKNOWN, Unit, percent, rate, whole_percent
 from overlaptop.tui.draw.bars import chart, lane, ruler, stacked_bar
 from overlaptop.tui.draw.layout import crop, elided
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim, faded
@@ -137,32 +137,14 @@ def _on_axis(view: RankView, scales: Scales, width: int) -> StyledLine:
 
 
 def _with_condition(bar: StyledLine, view: RankView, scales: Scales, width: int) -> StyledLine:
-    said = _condition(view, scales)
+    said = condition(view, scales.failure)
     if not said:
         return bar
     text = next((each for each in said if len(each) <= width), said[-1])
     line = crop(faded(bar), max(0, width - len(text) - 2))
-    style = TextStyle("warning") if view.last is not None else DIM  # no warning before the first step
-    if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
-        style = TextStyle("error", bold=True)
+    color = condition_color(view, scales.failure)
+    style = TextStyle(color, bold=color == "error")
     return (*line, Segment("  " if line else ""), *elided((Segment(text, style),), width))
-
-
-def _condition(view: RankView, scales: Scales) -> list[str]:
-    """Return the rank's condition for display beside its bar, longest form first; empty: normal."""
-    if view.ended:
-        return [f"■ {each}" for each in endings(view, scales.failure)]
-    if view.node_lost:
-        return []  # its host's line shows it: the row keeps its last figures
-    if view.stale and view.last is not None:
-        since = clock(view.last.start_ns + view.last.step_ns)
-        what = "○ silent" if view.silent else "○ no step"
-        return [f"{what} since {since} ({age(view.age_s)})", f"{what} {age(view.age_s)}"]
-    if view.info is None and view.last is None:
-        return ["◌ not seen yet"]
-    if view.last is None:
-        return ["◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet"]
-    return []
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:

@@ -9,7 +9,7 @@ from overlaptop.report.figures import exposed_text
 from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
-from overlaptop.report.troubles import ending
+from overlaptop.report.troubles import condition, condition_color
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import age, bounded, byte_count, count, duration, percent, rate, whole_percent
 from overlaptop.timeline.overlap import launch_bound
@@ -131,22 +131,14 @@ def _identity(selected: RankView) -> list[Item]:
 
 
 def _news(selected: RankView, state: ViewState) -> StyledLine:
-    if selected.ended:
-        failure = first_failure(state.snapshot.ranks)
-        blamed = failure is not None and selected.rank in failure.ranks
-        return (Segment(f"■ {ending(selected, failure)} ", TextStyle("error") if blamed else DIM),)
-    if state.past_step is not None:
-        return ()
-    if lost := lost_since(selected, state.snapshot, state.now_ns):
+    if state.past_step is None and (lost := lost_since(selected, state.snapshot, state.now_ns)):
         return (Segment(f"○ {lost} ", TextStyle("warning")),)
-    if state.snapshot.hub_state is HubState.TRACE:
+    failure = first_failure(state.snapshot.ranks)
+    if said := condition(selected, failure):
+        return (Segment(f"{said[0]} ", TextStyle(condition_color(selected, failure))),)
+    if state.past_step is not None or state.snapshot.hub_state is HubState.TRACE:
         return ()
-    if selected.age_s is None:
-        return (dim("no step yet "),)
-    news = f"newest step {age(selected.age_s)} ago "
-    if selected.silent:
-        return (Segment(f"○ silent: {news}", TextStyle("error", bold=True)),)
-    return (Segment(f"○ stale: {news}", TextStyle("warning")) if selected.stale else dim(news),)
+    return (dim(f"newest step {age(selected.age_s)} ago "),)
 
 
 class RankScreen(TimelineScreen):
