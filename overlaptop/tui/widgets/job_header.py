@@ -12,7 +12,7 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import ranks_text
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, byte_count, clock, count, duration, plural, printable, shortened
-from overlaptop.tui.draw.layout import Item, fit, joined, line_width
+from overlaptop.tui.draw.layout import Item, fit, line_width
 from overlaptop.tui.draw.segments import BOLD_WARNING, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.model.parts import PHASES
 from overlaptop.tui.model.state import ViewState, step_name
@@ -21,8 +21,7 @@ from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import RESTARTED, RankInfo
 
 _WIDE = 90  # Narrower screens leave out how and when a job ended
-_GAP = "   "
-_NAME_CHARS = 24  # Characters of the script's name that are shown even if other facts do not fit then
+_WIDER = 120  # Narrower screens leave out the script's folder
 
 
 class JobHeader(JobView):
@@ -68,21 +67,9 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
     facts = [item for item in facts if item.line[0].text]
     if job is not None and job.script:
-        others = joined([item.line for item in (program, *facts, *right)], _GAP)
-        script = _script(job.script, width - 1 - line_width(others) - len(_GAP))
-        facts.insert(0, Item((bold(script),), 1))
-    return (Segment(" "), *fit([program, *facts], right, width - 1, _GAP))
-
-
-def _script(script: str, space: int) -> str:
-    """Return the script as it was started, else its folder and name, else its name: what fits ``space``,
-    the columns that the other facts leave.
-    """
-    path = PurePath(script)
-    forms = [] if path.is_absolute() else [script]
-    forms.append(str(PurePath(*path.parts[-2:])))
-    fits = (each for each in forms if line_width((Segment(each),)) <= space)
-    return next(fits, shortened(path.name, max(_NAME_CHARS, space)))
+        names = PurePath(job.script).parts[-2 if width >= _WIDER else -1 :]
+        facts.insert(0, Item((bold(shortened("/".join(names), width // 3)),), 1))
+    return (Segment(" "), *fit([program, *facts], right, width - 1))
 
 
 def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
