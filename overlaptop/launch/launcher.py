@@ -36,7 +36,6 @@ TAIL_BYTES = 64 << 10
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
 _RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
-_TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +271,12 @@ class Launcher:
         for line in self.output():
             if _TORCHRUN_REPORT.match(line) and lines:
                 break
-            if _TORCHRUN_ADVICE.match(line):
-                continue
             prefix = _RANK_PREFIX.match(line)
             if prefix:
                 rank = rank or prefix[1]
                 if prefix[1] == rank:
                     lines.append(line[prefix.end() :])
-            elif line not in lines:
+            elif line.strip() and line not in lines:
                 lines.append(line)
         return lines[-max_lines:]
 

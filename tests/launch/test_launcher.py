@@ -76,8 +76,6 @@ def test_torchrun_takes_no_option_of_the_script(monkeypatch):
 def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept():
     output = [
         "",
-        "*****************************************",
-        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, ...",
         *["loading"] * 2,
         "[rank1]: Traceback (most recent call last):",
         "[rank0]: Traceback (most recent call last):",

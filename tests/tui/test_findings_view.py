@@ -1,6 +1,5 @@
 """What is found of a job: the list, the selected finding, and when it is looked for."""
 
-from overlaptop.commands.dashboard import last_words
 from overlaptop.findings import find
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.trials.effect import Effect
@@ -110,15 +109,3 @@ async def test_findings_are_refreshed_at_intervals_unless_paused():
             say_step(session, number, late=3)
         await shown(app, pilot, "space")
         assert app.dashboard.state.findings is not first
-
-
-async def test_report_has_the_findings_of_the_screens_looks(monkeypatch):
-    asked = []
-    monkeypatch.setattr(find, "find", lambda evidence, find=find.find: asked.append(1) or find(evidence))
-    session = waiting_job()
-    async with opened(session) as (app, pilot):
-        for _ in range(4):
-            await shown(app, pilot, rest_s=LOOK_EVERY_NS / 1e9)
-        assert len(asked) == 5
-        words = last_words(app.dashboard.options.log, session.tick())
-    assert app.dashboard.state.findings[0].title in words

@@ -61,14 +61,6 @@ async def test_lost_connection_marks_its_last_figures_until_it_is_back():
         assert "● live · 2 hosts" in await shown(app, pilot, "1")
 
 
-async def test_small_table_shows_the_selected_rank_with_its_host():
-    session = Cluster(*(f"gpu-{number}" for number in range(8))).live()
-    async with opened(session, size=(60, 20)) as (app, pilot):
-        await shown(app, pilot, *["down"] * 4)
-        await shown(app, pilot)
-        assert {"gpu-2", 4} <= set(table_rows(app))
-
-
 # The hosts' own page
 
 

@@ -70,14 +70,6 @@ async def test_escape_leads_back_to_where_a_was_pressed(key, screen):
         assert isinstance(app.screen, screen)
 
 
-async def test_longest_time_of_trials_is_said_during_them():
-    async with opened(job(step_ms=lambda _value: 750.0, noise=0.0), size=SIZE) as (app, pilot):
-        await begin(pilot, *"50,100")
-        for _ in range(120):
-            app.read()
-        assert re.search(r"of 2,000 steps, 2[45] m \d\d s left at most", await shown(app, pilot))
-
-
 async def test_what_cannot_be_tried_is_said_at_the_prompt():
     session = job()
     async with opened(session, size=SIZE) as (app, pilot):
