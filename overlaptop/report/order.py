@@ -42,9 +42,10 @@ _STATES: dict[str, Predicate] = {
     "lost": lambda view: view.node_lost,
     "ended": lambda view: view.ended,
 }
-_TIMES_NS: dict[str, float] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_PERCENT: dict[str, float] = {"%": 1}
-_RATES: dict[str, float] = {"mb/s": 1_000_000, "gb/s": 1_000_000_000}
+_TIME = "a time: ns, us, ms or s", {"ms": 1e6, "ns": 1, "us": 1e3, "µs": 1e3, "s": 1e9}
+_RATE = "a rate: mb/s or gb/s", {"gb/s": 1e9, "mb/s": 1e6}
+_UNITS = {"overlap": ("a percentage", {"%": 1.0}), "nvlink": _RATE, "pcie": _RATE}
+"""The units of measures in a filter, the usual one first; of others, those of times."""
 _UNIT = "%|[nuµm]?s|[mg]b/s"
 _COMPARISON = re.compile(rf"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)({_UNIT})?")
 _BEFORE_UNIT = re.compile(rf"([<>=][\d.]+)\s+(?=(?:{_UNIT})(?:\s|$))")
@@ -258,16 +259,11 @@ def _by_rank(word: str) -> Predicate:
 def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicate:
     if name not in MEASURES:
         raise FilterError(f"{name}: not one of {', '.join(MEASURES)}")
-    if name == "overlap":
-        units, default, what = _PERCENT, "%", "a percentage"
-    elif name in ("nvlink", "pcie"):
-        units, default, what = _RATES, "gb/s", "a rate: mb/s or gb/s"
-    else:
-        units, default, what = _TIMES_NS, "ms", "a time: ns, us, ms or s"
+    what, units = _UNITS.get(name, _TIME)
     if unit is not None and unit not in units:
         raise FilterError(f"{name} is {what}")
-    limit = float(figure) * units[unit or default]
-    if units is _PERCENT:
+    limit = float(figure) * units[unit or next(iter(units))]
+    if "%" in units:
         limit /= 100  # division: 70 % must be the same float as an overlap of 7 in 10
     compare, measure = _OPERATORS[sign], MEASURES[name]
 
