@@ -163,4 +163,3 @@ class MachineScreen(DashboardScreen):
     def _select(self, rank: int) -> None:
         self.state.rank = rank
         self._detail.first = 0
-        self.show_selected()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
@@ -71,7 +72,6 @@ class TimelineStep:
         self.begins_ns = min(each.start_ns for each in details.values())
         ends_ns = max(each.start_ns + each.step_ns for each in details.values())
         self.length_ns = max(1, ends_ns - self.begins_ns)
-        self._lanes: dict[int, Lanes] = {}
         self._parts: dict[int, tuple[Piece, ...]] = {}
 
     @property
@@ -79,10 +79,10 @@ class TimelineStep:
         """Return the step's collectives that were matched across ranks."""
         return self.waits.collectives if self.waits is not None else ()
 
-    def lanes(self, rank: int) -> Lanes:
-        if rank not in self._lanes:
-            self._lanes[rank] = lanes_of(self.details[rank], self.collectives, self.compute)
-        return self._lanes[rank]
+    @cached_property
+    def lanes(self) -> Lanes:
+        """The lanes of the selected rank."""
+        return lanes_of(self.details[self.rank], self.collectives, self.compute)
 
     def parts(self, rank: int) -> tuple[Piece, ...]:
         """Return the parts of a rank's step at their times, in ns from its start. They cover it once."""

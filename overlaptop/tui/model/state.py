@@ -203,14 +203,13 @@ class ViewState:
             self._timeline = held = TimelineStep(newest.rank, of_step, waits, self.compute)
             # A rank's first timeline may be old, so the next one replaces it at once.
             self._timeline_at_ns = 0 if turned else now_ns
-            self.copies_seen |= bool(held.lanes(held.rank).copy)
+            self.copies_seen |= bool(held.lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
         return held
 
     @property
     def lanes(self) -> Lanes | None:
-        """Return the lanes of the selected rank."""
-        return step.lanes(step.rank) if (step := self.timeline) is not None else None
+        return step.lanes if (step := self.timeline) is not None else None
 
     @property
     def waits(self) -> StepWaits | None:

@@ -165,17 +165,14 @@ def _launching(state: ViewState) -> list[Item]:
 
 
 def _sampling(state: ViewState) -> list[Item]:
-    if state.starting:
-        return []  # the sampling is not decided yet
-    every = {view.info.detail_every for view in state.snapshot.ranks if view.info is not None}
-    if not every:
+    """Return how often steps are measured; nothing if that is not decided, or lines above say why not."""
+    ranks = state.snapshot.ranks
+    every = max((view.info.detail_every for view in ranks if view.info is not None), default=0)
+    told = every and state.snapshot.totals.exposed_ns is None and why_unmeasured(ranks)
+    if state.starting or told or all(view.info is None for view in ranks):
         return []
     words = {0: "phases only", 1: "every step measured"}
-    if max(every) and state.snapshot.totals.exposed_ns is None and why_unmeasured(state.snapshot.ranks):
-        return []  # the lines above give the reason
-    text = words.get(max(every), f"1 of {max(every)} steps measured")
-    # Ranks report a change one after the other.
-    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 3)]
+    return [Item((dim(words.get(every, f"1 of {every} steps measured")),), 3)]
 
 
 class Legend(JobView):

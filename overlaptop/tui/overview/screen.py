@@ -97,7 +97,7 @@ class OverviewScreen(TimelineScreen):
         if typing and wanted.words and not any(map(wanted.keeps, self.state.snapshot.ranks)):
             wanted, fault = before, fault or f"no rank matches {words}"
         self.state.filter = wanted
-        self.show_selected()
+        self.dashboard.on_change()
         return fault
 
     def action_back(self) -> None:

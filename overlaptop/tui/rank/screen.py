@@ -21,7 +21,6 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import RANK_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.model.parts import EXPOSED, IDLE, PARTS, overlap_style, parts_of
 from overlaptop.tui.model.state import ViewState, step_name
-from overlaptop.tui.model.viewport import Viewport
 from overlaptop.tui.overview.columns import numa_cell
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
@@ -153,9 +152,3 @@ class RankScreen(TimelineScreen):
 
     def action_next_rank(self, rows: int) -> None:
         self.state.move(rows)
-        self.show_selected()
-
-    def action_fit_collective(self) -> None:
-        lanes, index = self.state.lanes, self.state.collective
-        if lanes is not None and index is not None:
-            self.state.viewport = Viewport.around(*lanes.place(index))

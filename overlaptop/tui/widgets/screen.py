@@ -85,11 +85,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
                 view.fit(self.app.size.width)
                 view.redraw(everything=everything)
 
-    def show_selected(self) -> None:
-        """Request the newly selected rank's timeline, and draw."""
-        self.dashboard.watch()
-        self.redraw()
-
     def on_mount(self) -> None:
         self.redraw()
 
