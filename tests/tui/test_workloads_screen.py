@@ -175,27 +175,17 @@ async def test_f9_ends_what_was_started_here():
         assert launcher.stops == 1
 
 
-class SlowLauncher(FakeLauncher):
-    """It plans once it has looked at the machine."""
-
-    def __init__(self):
-        super().__init__()
-        self.looked = threading.Event()
-
-    def plan(self, order):
-        assert self.looked.wait(20)
-        return super().plan(order)
-
-
 async def test_planning_does_not_block_and_old_plans_are_dropped():
-    launcher = SlowLauncher()
+    launcher, looked = FakeLauncher(), threading.Event()
+    plan = launcher.plan
+    launcher.plan = lambda request: looked.wait(20) and plan(request)
     async with opened(running_job(), launcher=launcher) as (app, pilot):
         await write(app, pilot, "--seed 1")
         app.show()
         await pilot.pause()
         assert "looking at the machine" in screen_text(app)
         field(app, "options").value = '--seed 1 "x'
-        launcher.looked.set()
+        looked.set()
         assert "No closing quotation" in await settled(app, pilot)
 
 
