@@ -6,7 +6,7 @@ from overlaptop.jobs import last_end
 from overlaptop.jobs.record import JobRecord
 from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
-from overlaptop.tui.draw.layout import Item, elided, fit, line_width, paragraph
+from overlaptop.tui.draw.layout import Item, elided, fit, hanging, paragraph
 from overlaptop.tui.draw.segments import KEY, Segment, StyledLine, TextStyle, bold, dim, on
 from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.model.dashboard import Dashboard
@@ -60,10 +60,7 @@ class JobList(RowList[JobRecord]):
         name = Segment(" overlaptop", TextStyle("accent", bold=True))
         waiting = "choose a job" if self.rows else "waiting for a job"
         words = printable(self.dashboard.launch.message or self.state.snapshot.hub_note or waiting)
-        message = Segment(f"   {words}", TextStyle("warning"))
-        if line_width((name, message)) < width:
-            return [(name, message)]
-        return [(name,), *paragraph(words, width, message.style, rows=4)]
+        return hanging((name, Segment("   ")), words, width, TextStyle("warning"))
 
     def _hosts(self, width: int) -> list[StyledLine]:
         snapshot = self.state.snapshot
