@@ -30,7 +30,7 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from overlaptop.jobs.hub_socket import HubConnection
+    from overlaptop.jobs.hub_reader import HubConnection
     from overlaptop.remote.host import GatheredHost, RemoteHost
 
 Tap = Callable[[str, Sequence[Message]], None]

@@ -1,8 +1,6 @@
 """One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
 
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ
 from typing import TYPE_CHECKING, Any
@@ -10,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from overlaptop.jobs.clock import ClockOffset
-from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S, Credit
+from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S
+from overlaptop.jobs.hub_reader import HubReader
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.text import printable
-from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.joining import GatheredHub
 from overlaptop.wire.messages import (
     Found,
-    GroupCalls,
     HubStatus,
+    IssuedCall,
     Notice,
     RankEnd,
     RankStalled,
@@ -30,136 +28,75 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
-from overlaptop.wire.schema import Message
+from overlaptop.wire.schema import Message, Part
 
 if TYPE_CHECKING:
-    from overlaptop.jobs.hub_socket import HubConnection, HubReader, HubSocket
+    from overlaptop.jobs.hub_reader import HubConnection
+    from overlaptop.jobs.hub_socket import HubSocket
 
-_MAX_WAITING = 1 << 14  # Messages from a hub kept until `poll`. The oldest are dropped.
 _REJOIN_S = 0.5  # Minimum time between two connections to a hub that closes them, or does not exist
 MAX_SAMPLE_CHARS = 1 << 12
 """Maximum text in one sample of a GPU. A hundred samples of each rank are kept, each with its own texts."""
+_UNIX_TIMES: Mapping[type[Part], tuple[str, ...]] = {
+    StepTotals: ("start_ns",),
+    StepDetail: ("start_ns",),
+    DeviceSample: ("at_ns",),
+    HubStatus: ("at_ns",),
+    Notice: ("at_ns",),
+    RankEnd: ("at_ns",),
+    Command: ("at_ns",),
+    IssuedCall: ("at_ns",),
+    RankStalled: ("since_ns",),
+    StackSamples: ("from_ns", "to_ns"),
+    Welcome: ("started_ns",),
+}
 
 
-class RemoteReader:
-    """A HubConnection to another host, with Unix times of this machine's clock."""
+class RemoteHub(HubReader):
+    """A HubConnection that outlives the connections to its host, with Unix times of this machine's clock.
 
-    def __init__(self, to_local_ns: Callable[[int], int], monotonic_s: Callable[[], float]) -> None:
-        """``to_local_ns``: converts a Unix time of the hub's host."""
-        self._to_local_ns, self._monotonic_s = to_local_ns, monotonic_s
-        self.reader: HubReader | None = None  # Set while there is a connection
-        self._ranks: frozenset[int] = frozenset()
-        self._bursts = 0
-        self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
-        self._received_at_s: float | None = None
-        self._dropped = 0
+    Without a connection, the hub counts as alive, and outgoing messages are lost. Each new one joins the
+    hub again.
+    """
+
+    def __init__(self, host: "RemoteHost | GatheredHost", record: JobRecord) -> None:
+        root, is_root = host.root, host.root is host
+        super().__init__(root.limit_bytes_per_s, host.clock.add if is_root else None, root.monotonic_s)
+        self._host = host
+        self.record = record
 
     @property
     def alive(self) -> bool:
-        raise NotImplementedError
+        return self._host.is_hub_alive(self.record)
 
     @property
     def last_received_s(self) -> float | None:
-        return None if self._received_at_s is None else self._monotonic_s() - self._received_at_s
-
-    @property
-    def dropped(self) -> int:
-        return self._dropped + (0 if self.reader is None else self.reader.dropped)
+        """0 while the root lists the hub: messages to a reader of many hubs may be late."""
+        is_listed = self._host.root is not self._host and self._host.ready
+        return 0.0 if is_listed and self._received_at_s is not None else super().last_received_s
 
     def poll(self) -> list[Message]:
-        self.receive()
-        messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
-        return messages
-
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        self._ranks, self._bursts = frozenset(ranks), bursts
-        if self.reader is not None:
-            self.reader.watch(ranks, bursts)
+        self._host.receive()
+        return super().poll()
 
     def send(self, message: Command | Found) -> bool:
-        encode(message)  # an invalid command is an error, with or without a connection
-        return self.reader is not None and self.alive and self.reader.send(message)
+        return self.alive and super().send(message)
 
     def close(self) -> None:
-        self._untaken.clear()
+        self._host.release(self)
         self.disconnect()
 
-    def receive(self) -> None:
-        if self.reader is not None:
-            for message in self.reader.poll():
-                self._received_at_s = self._monotonic_s()
-                if self._is_wanted(message):
-                    self._untaken.append(_shifted(message, self._to_local_ns))
-
-    def disconnect(self) -> None:
-        if self.reader is not None:
-            self._dropped += self.reader.dropped
-            self.reader.close()
-            self.reader = None
-
-    def _is_wanted(self, message: Message) -> bool:
-        """Whether to keep a message. No real hub sends the others, and they could fill memory."""
+    def keep(self, message: Message) -> None:
+        """Keep a message unless no real hub sends it: it could fill memory."""
         match message:
-            case StepDetail():
-                return message.rank in self._ranks
+            case StepDetail() if message.rank not in self._ranks:
+                return
             case DeviceSample():
                 reasons = (*(message.throttle_reasons or ()), *(each.reason for each in message.unknown))
                 names = sum(len(each.name) for each in message.unknown)
-                return names + sum(map(len, reasons)) <= MAX_SAMPLE_CHARS
-            case _:
-                return True
-
-
-class RemoteHubConnection(RemoteReader):
-    """A HubConnection that outlives the connection to its host.
-
-    Without that, the hub counts as alive, and outgoing messages are lost. Each new one joins the hub again.
-    """
-
-    reader: "HubSocket | None"
-
-    def __init__(self, host: "RemoteHost", job: str) -> None:
-        super().__init__(host.clock.to_local_ns, host.monotonic_s)
-        self._host = host
-        self.job = job
-        self._descriptor = -1
-        self._joined_s = float("-inf")
-
-    @property
-    def alive(self) -> bool:
-        """Whether the hub is alive, by the relay's last report."""
-        closed = self._host.tunnel.closed
-        return closed is None or closed.alive
-
-    def close(self) -> None:
-        super().close()
-        self._host.release(self)
-
-    def receive(self) -> None:
-        super().receive()
-        is_disconnected = self.reader is None or not self._host.tunnel.wanted.job
-        if is_disconnected and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
-            with suppress(OSError):  # no folder or descriptor for a socket: retried later
-                self._connect()
-
-    def disconnect(self) -> None:
-        if self.reader is not None:
-            self._host.selector.unregister(self._descriptor)
-            super().disconnect()
-            self._host.tunnel.leave()
-
-    def _connect(self) -> None:
-        # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
-        from overlaptop.jobs.hub_socket import HubSocket
-
-        self.disconnect()
-        self._joined_s = self._host.monotonic_s()
-        credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
-        path = self._host.tunnel.open(self.job)
-        self.reader = HubSocket(path, credit=credit, on_pong=self._host.clock.add)
-        self.reader.watch(self._ranks, self._bursts)
-        self._descriptor = self.reader.descriptor
-        self._host.selector.register(self._descriptor, EVENT_READ, self._host)
+                if names + sum(map(len, reasons)) > MAX_SAMPLE_CHARS:
+                    return
+        super().keep(_shifted(message, self._host.clock.to_local_ns))
 
 
 class RemoteHost(Connection):
@@ -170,11 +107,11 @@ class RemoteHost(Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.clock = ClockOffset()  # Measured over the connection to a hub there
-        self._hub: RemoteHubConnection | None = None
-
-    @property
-    def hub_socket(self) -> "HubSocket | None":
-        return None if self._hub is None else self._hub.reader
+        self.root = self  # The host whose connection carries that to the hub
+        self.hub_socket: HubSocket | None = None
+        self._descriptor = -1
+        self._joined_s = float("-inf")
+        self._hub: RemoteHub | None = None
 
     @property
     def gathered(self) -> Mapping[bytes, GatheredHub]:
@@ -209,8 +146,15 @@ class RemoteHost(Connection):
 
     def receive(self) -> None:
         super().receive()
-        if self._hub is not None:
-            self._hub.receive()
+        is_joined = self.hub_socket is not None and self.tunnel.wanted.job
+        if self._hub is not None and self.ready and not is_joined:
+            now_s = self.monotonic_s()
+            if now_s - self._joined_s > _REJOIN_S:
+                self._joined_s = now_s
+                with suppress(OSError):  # no folder or descriptor for a socket: retried later
+                    self._join(self._hub)
+        if self.hub_socket is not None:
+            self.hub_socket.receive()
 
     def list_jobs(self) -> Sequence[JobRecord]:
         """Return the host's last list of jobs, newest first, even while there is no connection."""
@@ -222,48 +166,45 @@ class RemoteHost(Connection):
     def open_hub(self, record: JobRecord) -> "HubConnection":
         if self._hub is not None:
             self._hub.close()
-        self._hub = RemoteHubConnection(self, record.job)
-        self._hub.receive()
+        self._hub = RemoteHub(self, record)
+        self.receive()
         return self._hub
+
+    def is_hub_alive(self, _record: JobRecord) -> bool:
+        """Whether the joined hub is alive, by the relay's last report."""
+        closed = self.tunnel.closed
+        return closed is None or closed.alive
 
     def is_gone(self, record: JobRecord) -> bool:
         """Whether no process of the job is left. False while there is no connection."""
         closed = self.tunnel.closed
-        wanted = self._hub is not None and self._hub.job == record.job
+        wanted = self._hub is not None and self._hub.record.job == record.job
         return wanted and closed is not None and closed.gone
 
-    def release(self, hub: RemoteHubConnection) -> None:
+    def release(self, hub: RemoteHub) -> None:
         if self._hub is hub:
             self._hub = None
-            self.tunnel.closed = None
+            self.relay_lost()
 
     def relay_lost(self) -> None:
         super().relay_lost()
-        if self._hub is not None:
-            self._hub.disconnect()
+        self._close_socket()
 
+    def _join(self, hub: RemoteHub) -> None:
+        # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
+        from overlaptop.jobs.hub_socket import HubSocket
 
-def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
-    """Return the message with its Unix times on this machine's clock."""
-    match message:
-        case StepTotals() | StepDetail():
-            return replace(message, start_ns=to_local_ns(message.start_ns))
-        case Notice() | RankEnd() | Command() | HubStatus() | DeviceSample():
-            return replace(message, at_ns=to_local_ns(message.at_ns))
-        case Welcome():
-            return replace(message, started_ns=to_local_ns(message.started_ns))
-        case RankStalled():
-            since_ns = None if message.since_ns is None else to_local_ns(message.since_ns)
-            groups = tuple(_shifted_calls(each, to_local_ns) for each in message.groups)
-            return replace(message, groups=groups, since_ns=since_ns)
-        case StackSamples():
-            return replace(message, from_ns=to_local_ns(message.from_ns), to_ns=to_local_ns(message.to_ns))
-        case _:
-            return message
+        self._close_socket()
+        self.hub_socket = HubSocket(self.tunnel.open(hub.record.job))
+        self._descriptor = self.hub_socket.descriptor
+        self.selector.register(self._descriptor, EVENT_READ, self)
+        hub.connect(self.hub_socket)
 
-
-def _shifted_calls(group: GroupCalls, to_local_ns: Callable[[int], int]) -> GroupCalls:
-    return replace(group, calls=tuple(replace(call, at_ns=to_local_ns(call.at_ns)) for call in group.calls))
+    def _close_socket(self) -> None:
+        if self.hub_socket is not None:
+            self.selector.unregister(self._descriptor)
+            self.hub_socket.close()
+            self.hub_socket = None
 
 
 class GatheredHost:
@@ -278,7 +219,7 @@ class GatheredHost:
         self.root, self.node, self.name = root, hub.node, name
         self._own_name = printable(hub.host)
         self.clock, self._to_root = ClockOffset(), hub.clock
-        self._hub: GatheredHubConnection | None = None
+        self._hub: RemoteHub | None = None
         self.maintain()
 
     @property
@@ -301,6 +242,11 @@ class GatheredHost:
             self._to_root = hub.clock
         self.clock.add_up(self.root.clock, self._to_root)
 
+    def receive(self) -> None:
+        """Follow the root to another connection, which receives for all hubs."""
+        if self._hub is not None and self._hub.carrier is None and self.root.hub_socket is not None:
+            self._hub.connect(self.root.hub_socket, self.node)
+
     def list_jobs(self) -> Sequence[JobRecord]:
         """Return the root's jobs as jobs of this host."""
         return [replace(each, host=self._own_name, rank_pids=()) for each in self.root.list_jobs()]
@@ -308,45 +254,32 @@ class GatheredHost:
     def open_hub(self, record: JobRecord) -> "HubConnection":
         if self._hub is not None:
             self._hub.close()
-        self._hub = GatheredHubConnection(self, record)
-        self._hub.receive()
+        self._hub = RemoteHub(self, record)
+        self.receive()
         return self._hub
+
+    def is_hub_alive(self, record: JobRecord) -> bool:
+        """Whether the job may be alive: then the hub counts as alive, too."""
+        return not self.is_gone(record)
 
     def is_gone(self, record: JobRecord) -> bool:
         """Whether the root's processes are gone, without which no job goes on."""
         return self.root.is_gone(record)
 
+    def release(self, hub: RemoteHub) -> None:
+        if self._hub is hub:
+            self._hub = None
+
     def close(self) -> None:
         """Leave the connection, which is the root's."""
 
 
-class GatheredHubConnection(RemoteReader):
-    """A HubConnection through the root's. It outlives that."""
-
-    def __init__(self, host: GatheredHost, record: JobRecord) -> None:
-        super().__init__(host.clock.to_local_ns, host.root.monotonic_s)
-        self._host, self._record = host, record
-        self._socket: HubSocket | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the job may be alive: then the hub counts as alive, too."""
-        return not self._host.is_gone(self._record)
-
-    @property
-    def last_received_s(self) -> float | None:
-        """0 while the root lists the hub: messages to a reader of many hubs may be late."""
-        received_s = super().last_received_s
-        return received_s if received_s is None or not self._host.ready else 0.0
-
-    def receive(self) -> None:
-        """Process messages. Follow the root to another connection."""
-        super().receive()
-        socket = self._host.root.hub_socket
-        if socket is not self._socket:
-            self.disconnect()
-            self._socket = socket
-            if socket is not None:
-                credit = Credit(time.monotonic, self._host.root.limit_bytes_per_s)
-                self.reader = socket.join(self._host.node, credit)
-                self.reader.watch(self._ranks, self._bursts)
+def _shifted(part: Any, to_local_ns: Callable[[int], int]) -> Any:
+    """Return the message, or a part of one, with its Unix times on this machine's clock."""
+    times_ns = ((name, getattr(part, name)) for name in _UNIX_TIMES.get(type(part), ()))
+    changed: dict[str, Any] = {name: to_local_ns(at_ns) for name, at_ns in times_ns if at_ns is not None}
+    if isinstance(part, RankStalled):
+        calls = (tuple(_shifted(call, to_local_ns) for call in group.calls) for group in part.groups)
+        groups = zip(part.groups, calls, strict=True)
+        changed["groups"] = tuple(replace(group, calls=shifted) for group, shifted in groups)
+    return replace(part, **changed) if changed else part

@@ -15,7 +15,7 @@ from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.hub import black_box
 from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
-from overlaptop.jobs.hub_socket import HubSocket
+from overlaptop.jobs.hub_socket import LocalHubConnection
 from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes, writer
 from overlaptop.recording.reader import open_recording
@@ -137,9 +137,10 @@ def test_finding_is_written_once_for_each_of_the_first_rules(job):
 def test_read_only_reader_has_no_finding_written(hubs, make_rank):
     record, rank = hubs.start(), make_rank(0).greet()
     rank.send(*(step(0, each) for each in range(30)))
-    for path in (view_socket(record.job, record.hub_pid), record.dashboard_path):
+    view_only = replace(record, dashboard_socket=view_socket(record.job, record.hub_pid).name)
+    for each in (view_only, record):
         reader = Receiver()
-        with contextlib.closing(HubSocket(path)) as hub:
+        with contextlib.closing(LocalHubConnection(each)) as hub:
             reader.poll = lambda hub=hub, reader=reader: reader.messages.extend(hub.poll())
             reader.receive(HubStatus)
             assert black_boxes.found() == []

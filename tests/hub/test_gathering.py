@@ -11,8 +11,8 @@ import zmq
 from zmq.utils import z85
 
 from overlaptop.fleet.replay_session import ReplaySession
-from overlaptop.jobs.credit import Credit
 from overlaptop.jobs.gather_key import VARIABLE
+from overlaptop.jobs.hub_reader import HubReader
 from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
@@ -78,14 +78,16 @@ class Node:
 class RootReader(Receiver):
     def __init__(self, path):
         super().__init__()
-        self.hub = HubSocket(path)
+        self.socket, self.hub = HubSocket(path), HubReader()
+        self.hub.connect(self.socket)
 
     def poll(self):
+        self.socket.receive()
         self.messages += self.hub.poll()
 
     @property
     def nodes(self):
-        return list(self.hub.hubs)
+        return list(self.socket.hubs)
 
     def node(self):
         """A reader of the only other node."""
@@ -95,14 +97,14 @@ class RootReader(Receiver):
         return reader
 
     def close(self):
-        self.hub.close()
+        self.socket.close()
 
 
 class NodeReader(Receiver):
     def __init__(self, root):
         super().__init__()
-        self.root = root
-        self.hub = root.hub.join(root.nodes[0], Credit(time.monotonic))
+        self.root, self.hub = root, HubReader()
+        self.hub.connect(root.socket, root.nodes[0])
 
     def poll(self):
         self.root.poll()
@@ -152,7 +154,7 @@ def test_root_carries_history_and_commands_end_to_end(gathered, read):
     assert there.receive(StepTotals).rank == 1
     here.receive(StepTotals)
     assert {each.rank for each in here.of(RankInfo)} == {0}
-    (hub,) = here.hub.hubs.values()
+    (hub,) = here.socket.hubs.values()
     assert abs(hub.clock.offset_ns) <= hub.clock.residual_ns + 1, "it is the same clock"
     asked = capture()
     assert there.hub.send(asked)
@@ -212,7 +214,7 @@ def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
         here.until(lambda: len(here.nodes) == 2)
         root.rank.send(root.rank.step(2))
         here.receive(StepTotals, is_second)
-        assert {hub.host for hub in here.hub.hubs.values()} == {socket.gethostname(), "stranger"}
+        assert {hub.host for hub in here.socket.hubs.values()} == {socket.gethostname(), "stranger"}
         assert not any(each.poll(0) for each in strangers)
         friend.close()
     finally:

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 import zmq
 
-from overlaptop.jobs.credit import Credit
-from overlaptop.jobs.hub_socket import HubReader, HubSocket
+from overlaptop.jobs.hub_reader import HubReader
+from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.joining import Join
 from overlaptop.wire.messages import Found
@@ -37,26 +37,22 @@ else:
 """
 
 
-class SlowReader(HubReader):
+class SlowCarrier:
     """The connection to a hub that takes only messages of some types."""
 
-    def __init__(self, credit, accepted):
-        super().__init__(credit, None)
+    def __init__(self, accepted):
         self.accepted, self.sent = accepted, []
-
-    def poll(self):
-        return []
+        self.readers = {}
 
     def is_trusted(self):
         return True
 
-    def close(self): ...
-
-    def _put(self, payload):
+    def put(self, _node, payload):
         message = decode(payload)
-        if not isinstance(message, self.accepted):
-            raise zmq.Again
-        self.sent.append(message)
+        is_accepted = isinstance(message, self.accepted)
+        if is_accepted:
+            self.sent.append(message)
+        return is_accepted
 
 
 @pytest.mark.parametrize("free", [0, 6, 20])
@@ -66,14 +62,15 @@ def test_too_few_descriptors_are_an_oserror(free):
 
 
 def test_send_says_when_a_message_is_dropped():
-    reader = SlowReader(Credit(lambda: 0.0), Join)
-    reader.take([encode(status())], 0)
+    carrier, reader = SlowCarrier(Join), HubReader()
+    reader.connect(carrier)
+    reader.receive([encode(status())], 0)
     rules = [f"rule_{number}" for number in range(10)]
     kept = [rule for rule in rules if reader.send(Found(rule))]
     assert 0 < len(kept) < len(rules)
-    reader.accepted = Join | Found
-    reader.send_due(0.0)
-    assert [message.rule for message in reader.sent if isinstance(message, Found)] == kept
+    carrier.accepted = Join | Found
+    reader.send_due()
+    assert [message.rule for message in carrier.sent if isinstance(message, Found)] == kept
 
 
 def test_granted_frames_arrive_while_nobody_polls(socket_dir):
@@ -84,8 +81,9 @@ def test_granted_frames_arrive_while_nobody_polls(socket_dir):
             hub.setsockopt(option, value)
         hub.linger = 0
         hub.bind(f"ipc://{path}")
-        with closing(HubSocket(path)) as reader:
-            eventually(lambda: reader.poll() or hub.poll(0))
+        with closing(HubSocket(path)) as socket:
+            HubReader().connect(socket)
+            eventually(lambda: socket.receive() or hub.poll(0))
             identity, *_ = hub.recv_multipart()
             for _ in range(40):
                 hub.send_multipart([identity, bytes(64 << 10)])

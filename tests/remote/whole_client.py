@@ -4,8 +4,9 @@ ZeroMQ between the two is left out: what it delivers of a hub are its frames.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
@@ -17,15 +18,15 @@ from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import hub_socket
+from overlaptop.jobs.hub_reader import FIRST_PINGS, HubReader
 from overlaptop.remote import connection as connection_module
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 from overlaptop.report import hosts as nodes
 from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.widgets import host_lines
-from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.commands import Command
-from overlaptop.wire.joining import MAGIC, GatheredHub, GatheredHubs, Pong
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.joining import MAGIC, GatheredHub, Pong
 from overlaptop.wire.messages import Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
@@ -97,36 +98,28 @@ class FakeHubSocket:
 
     made: ClassVar[list["FakeHubSocket"]] = []
 
-    def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
-        self.dropped, self.descriptor = 0, -1
+    def __init__(self, _path: Path) -> None:
+        self.descriptor = -1
+        self.readers: dict[bytes, HubReader] = {}
         self.hubs: dict[bytes, GatheredHub] = {}
-        self.coming: list[bytes] = []
+        self.coming = [encode(Pong(START_NS, START_NS, START_NS))] * FIRST_PINGS
         self.made.append(self)
-        on_pong(Pong(START_NS, START_NS, START_NS), START_NS)
 
-    def poll(self) -> list[Message]:
-        messages = []
-        for payload in self.coming:
-            try:
-                messages.append(decode(payload))
-            except WireError:
-                self.dropped += 1
-        self.coming = []
-        for message in messages:
-            if isinstance(message, GatheredHubs):
-                self.hubs = {hub.node: hub for hub in message.hubs}
-        return [each for each in messages if not isinstance(each, Pong | GatheredHubs)]
+    def receive(self) -> None:
+        batch, self.coming = self.coming, []
+        self.readers[b""].receive(batch, START_NS)
+        self.readers[b""].send_due()
 
-    def join(self, *_: object) -> mock.Mock:
-        return mock.Mock(dropped=0, poll=list)
-
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None: ...
-
-    def send(self, command: Command) -> bool:
-        encode(command)
+    def put(self, _node: bytes, payload: bytes) -> bool:
+        decode(payload)
         return True
 
-    def close(self) -> None: ...
+    def is_trusted(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        for reader in tuple(self.readers.values()):
+            reader.disconnect()
 
 
 class WholeClient:
