@@ -1,14 +1,12 @@
 """The commands that the hub has forwarded, and their outcomes, judged from its ranks' reports.
 
 All ranks act or none does. While a lost rank may still have acted, nobody can say that a change was not
-made, so the outcome is unknown, not failed. A later report corrects it. A hub that replaces another one
-reads the commands under way from the job's folder, and receives the rest from the ranks.
+made, so the outcome is unknown, not failed. A later report corrects it.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 from msgspec.structs import replace
@@ -16,11 +14,10 @@ from msgspec.structs import replace
 from overlaptop.hub.history import FromRank
 from overlaptop.hub.log import log_line
 from overlaptop.jobs import change_log
-from overlaptop.jobs.files import keep, read_regular
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.records import ChangeRecord
-from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.commands import (
     ACCEPTED,
     CHANGED,
@@ -54,8 +51,7 @@ ANSWER_S = 15.0
 END_S = 600.0  # Timeout after a rank's last report. Beyond it, the rank hangs, or its steps take minutes.
 _PATIENCE_S = {SENT: ANSWER_S, TRYING: 3_600.0}
 """Timeouts by a rank's last report, else END_S. A trial takes as long as its steps."""
-_MAX_UNDER_WAY = _MAX_DONE = 64  # Maximum commands. Tuning a knob takes dozens of trials.
-_MAX_FILE_BYTES = 1 << 18
+_MAX_COMMANDS = 128  # Tuning a knob takes dozens of trials
 _SHORT_CHARS = 40
 """Maximum length of a rank's text if those of thousands of ranks do not fit into one frame."""
 _FINAL = (*ENDED_WELL, *ENDED_BADLY)
@@ -213,26 +209,15 @@ class CommandExecutions:
     Reports are received one by one, and judged together by `settle`.
     """
 
-    def __init__(self, ended: Callable[[HubExecution], None], path: Path, now_s: float) -> None:
-        """``ended``: called when a command is done, and again if its outcome changes later.
-
-        ``path``: file that keeps the commands under way for the next hub.
-        """
+    def __init__(self, ended: Callable[[HubExecution], None]) -> None:
+        """``ended``: called when a command is done, and again if its outcome changes later."""
         self._ended = ended
-        self._path = path
         self._knobs_of: int | None = None  # Lowest rank that has described its knobs
         self._knobs: dict[str, Knob] = {}
         self._pids: dict[int, int] = {}
         self._new: list[bytes] = []  # Commands that dashboards have not been sent
         self._dirty: set[str] = set()
-        self._all = {each.command.id: each for each in _kept(path)}
-        for each in self._all.values():
-            each.reported_s = now_s
-
-    @property
-    def under_way(self) -> tuple[Command, ...]:
-        """Commands that are not done, oldest first."""
-        return tuple(each.command for each in self._all.values() if not each.published.done)
+        self._all: dict[str, HubExecution] = {}
 
     def knows(self, command_id: str) -> bool:
         return command_id in self._all
@@ -262,10 +247,10 @@ class CommandExecutions:
         execution = self._all[command.id] = HubExecution.begin(command, ranks)
         execution.reported_s, execution.knob = now_s, self._knobs.get(command.knob)
         self._dirty.add(command.id)
-        for oldest in self.under_way[:-_MAX_UNDER_WAY]:
-            self._all[oldest.id].lose_all(SILENT)
-            self._dirty.add(oldest.id)
-        self._keep()
+        if len(self._all) > _MAX_COMMANDS:
+            oldest = next(iter(self._all))
+            self._dirty.discard(oldest)
+            self._give_up(self._all.pop(oldest), "too many commands came after it")
 
     def receive(self, message: FromRank, now_s: float) -> None:
         match message:
@@ -297,13 +282,11 @@ class CommandExecutions:
             outcome = each.outcome()
             if not each.forgotten:
                 frames.append(_encoded(outcome))
-            was_done, each.published = each.published.done, outcome
+            each.published = outcome
             if outcome.done and logged_state(outcome) != each.ended_as:
                 each.ended_as = logged_state(outcome)
                 self._ended(each)
-            self._dirty.remove(key)
-            if outcome.done != was_done:
-                self._keep()
+        self._dirty.clear()
         return frames
 
     def tick(self, now_s: float) -> None:
@@ -320,22 +303,16 @@ class CommandExecutions:
     def close(self) -> None:
         self.settle()
         for each in self._all.values():
-            if not each.published.done:
-                each.lose_all(SILENT)
-                each.published = replace(each.outcome(), reason="the hub ended first")
-                self._ended(each)
+            self._give_up(each, "the hub ended first")
 
     def _lose(self, rank: int) -> None:
         self._dirty |= {key for key, each in self._all.items() if each.lose(rank, ENDED)}
 
-    def _keep(self) -> None:
-        done = [key for key, each in self._all.items() if each.published.done and key not in self._dirty]
-        for key in done[: max(0, len(done) - _MAX_DONE)]:
-            del self._all[key]
-        under_way = (each for each in self._all.values() if not each.published.done)
-        frames = (frame(encode(each.command)) + frame(_encoded(each.published)) for each in under_way)
-        # Without the file, the next hub knows of no commands under way, and logs nothing.
-        keep(self._path, b"".join(frames))
+    def _give_up(self, each: HubExecution, reason: str) -> None:
+        if not each.published.done:
+            each.lose_all(SILENT)
+            each.published = replace(each.outcome(), reason=reason)
+            self._ended(each)
 
 
 def log_change(job: JobRecord, ended: HubExecution) -> None:
@@ -373,16 +350,3 @@ def _encoded(outcome: CommandOutcome) -> bytes:
     except WireError:
         ranks = (replace(each, text=each.text[:_SHORT_CHARS]) for each in outcome.ranks)
         return encode(replace(outcome, ranks=tuple(ranks)))
-
-
-def _kept(path: Path) -> Iterable[HubExecution]:
-    command: Command | None = None
-    try:
-        for payload in FrameReader().feed(read_regular(path, _MAX_FILE_BYTES)):
-            message = decode(payload)
-            if isinstance(message, Command):
-                command = message
-            elif isinstance(message, CommandOutcome) and command and command.id == message.command:
-                yield HubExecution.resume(command, message)
-    except (OSError, WireError):
-        return

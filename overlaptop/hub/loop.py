@@ -24,7 +24,7 @@ from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs import last_end
-from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job_files
+from overlaptop.jobs.folder import LOCK_NAME, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
@@ -132,11 +132,8 @@ class Hub:
         self._history = JobHistory()
         self._selector = DefaultSelector()
         earlier = read_job(options.job)
-        kept_commands = self._folder / COMMANDS_NAME
-        if earlier is None or not earlier.starter_alive:  # another job had the key, as with the same port
-            earlier = None
-            with suppress(OSError):
-                kept_commands.unlink()
+        if earlier is not None and not earlier.starter_alive:
+            earlier = None  # another job had the key, as with the same port
         self._record = self._first_record(earlier)
         paths = self._record.dashboard_path, view_socket(options.job, os.getpid())
         self._socket_paths = ranks_socket(options.job), *paths
@@ -147,7 +144,7 @@ class Hub:
             self._history.keep(notice, encode(notice), now_s)
         job = self._record
         welcome = Welcome(PROTOCOL_VERSION, job.job, job.host, job.script, job.world_size, job.started_ns)
-        self._commands = CommandExecutions(partial(log_change, self._record), kept_commands, now_s)
+        self._commands = CommandExecutions(partial(log_change, self._record))
         self._ranks = RankServer(
             options.job, listener, self._selector, _most_ranks(), self._commands, self._deliver
         )

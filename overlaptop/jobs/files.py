@@ -17,15 +17,6 @@ def write_whole(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
-def keep(path: Path, data: bytes) -> None:
-    """Write the file as `write_whole` does, or remove it without data. A failure leaves it as it was."""
-    with suppress(OSError):
-        if data:
-            write_whole(path, data)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def open_regular(path: Path, flags: int) -> int:
     """Return a descriptor of a regular file, created with mode 0600 if `flags` say so. Raises OSError, also
     for links and special files.

@@ -8,7 +8,6 @@
         view-<pid>.sock   the same for readers that may not change anything
         job.json          JobRecord
         hub.log           the hub's stderr
-        commands.msgpack  commands under way, for a hub that replaces this one
       changes.jsonl       changes to any job's settings, see change_log.py
       last_end.json       how the last job ended, see last_end.py
       black_boxes/        the last minutes of the last jobs, see recording/black_boxes.py
@@ -27,13 +26,9 @@ from overlaptop.wire.protocol import JOB_KEY
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
-COMMANDS_NAME = "commands.msgpack"
 RECORD_NAME = "job.json"
 RANKS_NAME = "ranks.sock"
-OUR_FILES = (
-    r"\A(hub\.lock|hub\.log|ranks\.sock|(dash|view)-\d+\.sock"
-    r"|(job\.json|commands\.msgpack)(\.\d+)?)\Z"
-)
+OUR_FILES = r"\A(hub\.lock|hub\.log|ranks\.sock|(dash|view)-\d+\.sock|job\.json(\.\d+)?)\Z"
 _TRIED_BYTES = 4096
 WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
@@ -116,7 +111,7 @@ def try_lock(folder: Path, create: bool) -> int | None:
 def check_writable(key: str) -> None:
     """Make the job's folder and write a file in it. Raises JobFolderError if that fails."""
     folder = job_dir(key, create=True)
-    file = folder / f"{COMMANDS_NAME}.{os.getpid()}"
+    file = folder / f"{RECORD_NAME}.{os.getpid()}"
     try:
         try:
             file.write_bytes(bytes(_TRIED_BYTES))

@@ -1,7 +1,6 @@
 """What a hub publishes of its ranks' messages: their reports come to dashboards as outcomes."""
 
 from collections import defaultdict
-from pathlib import Path
 from typing import get_args
 
 from overlaptop.fleet.job_state import JobState
@@ -25,7 +24,7 @@ class PlayedHub:
     def _begin(self, job):
         if job != self._job or not job:
             self._job = job
-            self._executions = CommandExecutions(lambda _: None, Path("/nowhere/commands"), 0.0)
+            self._executions = CommandExecutions(lambda _: None)
             self._ranks = set()
 
     def publish(self, *messages):
