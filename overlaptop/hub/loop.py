@@ -34,12 +34,11 @@ from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.joining import Gather, Gathered
-from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, RankInfo, StepDetail, Welcome
+from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, StepDetail, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
 _RETRY_S = 0.1  # Interval of retries for a dashboard whose queue is full
-_RECORD_PAUSE_S = 0.2
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
@@ -69,46 +68,18 @@ class RecorderProcess:
     or ends before the job.
     """
 
-    def __init__(self, job: JobRecord, folder: str, keep: str, complain: Callable[[str], None]) -> None:
-        self._complain = complain
-        self._folder, self._keep = Path(folder), keep
+    def __init__(self, options: HubOptions, complain: Callable[[str], None]) -> None:
+        self._options, self._complain = options, complain
         self._process: subprocess.Popen[str] | None = None
-        self._next: JobRecord | None = None
-        self._start(job)
 
-    def restart_with_all_nodes(self, job: JobRecord) -> None:
-        """Record anew once other nodes can be reached through this hub. The new recording begins with the
-        history.
-        """
-        if job.is_root and not self._has_all_nodes and self._next is None and self._process is not None:
-            self._next = job
-            self._process.terminate()
-
-    def tick(self) -> None:
-        process = self._process
-        if process is None or process.poll() is None:
-            return
-        self._process = None
-        assert process.stderr is not None, "it is a pipe"
-        with process.stderr as stderr:
-            lines = stderr.read().splitlines()
-        if self._next is not None:
-            if process.returncode == 128 + signal.SIGTERM:  # otherwise the file may be another one's
-                with suppress(OSError):
-                    self._path.unlink()
-            self._start(self._next)
-            self._next = None
-        elif process.returncode:
-            why = lines[-1].removeprefix("overlaptop: ") if lines else f"status {process.returncode}"
-            self._complain(f"the job is not recorded any more: {why}")
-
-    def _start(self, job: JobRecord) -> None:
+    def start(self, job: JobRecord) -> None:
         self._has_all_nodes = job.is_root
-        self._path = self._folder / f"{job.job}-{job.host}-{time.strftime('%Y%m%d-%H%M%S')}.mcap"
+        name = f"{job.job}-{job.host}-{time.strftime('%Y%m%d-%H%M%S')}.mcap"
+        self._path = Path(self._options.record) / name
         command = [sys.executable, "-P", "-m", "overlaptop", "record", "--job", job.job]
         try:
             self._process = subprocess.Popen(
-                [*command, f"--output={self._path}", f"--keep={self._keep}"],
+                [*command, f"--output={self._path}", f"--keep={self._options.keep}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -118,6 +89,28 @@ class RecorderProcess:
         except OSError as fault:
             self._complain(f"the job is not recorded: {fault.strerror}")
 
+    def tick(self, job: JobRecord) -> None:
+        """Record anew once other nodes can be reached through this hub. The new recording begins with the
+        history.
+        """
+        if self._process is None:
+            return
+        is_replaced = job.is_root and not self._has_all_nodes
+        if self._process.poll() is None:
+            if is_replaced:
+                self._process.terminate()
+            return
+        _, errors = self._process.communicate()
+        status, self._process = self._process.returncode, None
+        if is_replaced:
+            if status == 128 + signal.SIGTERM:  # otherwise the file may be another one's
+                with suppress(OSError):
+                    self._path.unlink()
+            self.start(job)
+        elif status:
+            why = errors.rstrip().rpartition("\n")[2].removeprefix("overlaptop: ") or f"status {status}"
+            self._complain(f"the job is not recorded any more: {why}")
+
 
 class Hub:
     """Collects the ranks' frames and passes them on until the job is over."""
@@ -126,7 +119,7 @@ class Hub:
         self._options, self._lock = options, lock
         self._folder = job_dir(options.job)
         now_s = self._idle_since_s = time.monotonic()  # When the last rank disconnected
-        self._record_due_s: float | None = now_s
+        self._written: JobRecord | None = None  # The record in job.json
         self._terminated = False
         self._gathered: Gathered | None = None
         self._history = JobHistory()
@@ -156,7 +149,7 @@ class Hub:
         )
         # A recorder outlives its hub, and follows the job to the next hub or restart.
         self._recorder_due = bool(options.record) and earlier is None and not restarts
-        self._recorder: RecorderProcess | None = None
+        self._recorder = RecorderProcess(options, self._complain)
         self._listen_to_dashboards()
         self._listen_to_signals()
 
@@ -165,7 +158,7 @@ class Hub:
         now_s = next_tick_s = time.monotonic()
         is_behind = False
         while not self._is_over(now_s):
-            due_s = min(next_tick_s, self._record_due_s or next_tick_s, self._deadline_s or next_tick_s)
+            due_s = min(next_tick_s, self._deadline_s or next_tick_s)
             wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
             ready = self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s)
             now_s = time.monotonic()
@@ -175,8 +168,6 @@ class Hub:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._tick(now_s)
-            if self._record_due_s is not None and now_s >= self._record_due_s:
-                self._write_record(now_s)
             is_behind = self._dashboards.flush(now_s)
             if self._ranks.numbers:
                 self._idle_since_s = now_s
@@ -194,9 +185,6 @@ class Hub:
             self._dashboards.publish_detail(message.rank, frame)
             return
         self._dashboards.publish(frame)
-        # job.json lists the connected ranks.
-        if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
-            self._record_due_s = now_s + _RECORD_PAUSE_S
 
     def _gather(self, message: Gather) -> None:
         """Bind the root's port or connect to it, once. Answer all ranks."""
@@ -213,7 +201,6 @@ class Hub:
                 self._record = replace(
                     self._record, is_root=message.is_root, root_host=place.address, root_port=place.port
                 )
-                self._record_due_s = time.monotonic()
             log_line(self._gathered.refusal or f"gathering: {self._gathered.host}:{self._gathered.port}")
         self._ranks.command(encode(self._gathered))
 
@@ -227,9 +214,9 @@ class Hub:
         self._ranks.tick()
         self._commands.tick(now_s)
         self._black_box.tick(now_s)
-        if self._recorder is not None:
-            self._recorder.tick()
+        self._recorder.tick(self._record)
         self._dashboards.tick(now_s)
+        self._write_record()
         if not (self._owns_folder() and all(path.exists() for path in self._socket_paths)):
             log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True
@@ -285,21 +272,19 @@ class Hub:
             restarter_start_ticks=process_start_time(restarter_pid),
         )
 
-    def _write_record(self, now_s: float) -> None:
-        self._record_due_s = None
+    def _write_record(self) -> None:
         self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._ranks.ended)
+        if self._record == self._written:
+            return
         try:
             write_job(self._record)
         except OSError as error:
             log_line(f"cannot write job.json: {error.strerror}")
-            self._record_due_s = now_s + _TICK_S
             return
+        self._written = self._record
         if self._recorder_due:  # the recorder finds the job by its record
             self._recorder_due = False
-            folder, keep = self._options.record, self._options.keep
-            self._recorder = RecorderProcess(self._record, folder, keep, self._complain)
-        elif self._recorder is not None:
-            self._recorder.restart_with_all_nodes(self._record)
+            self._recorder.start(self._record)
 
     def _complain(self, why: str) -> None:
         log_line(why)

@@ -8,7 +8,6 @@ import select
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
@@ -33,8 +32,7 @@ _INTRODUCTION_S = 10.0
 _REFUSED_FOR_S = 3.0
 """Time before a refusal is reported: a process may have the wrong rank until it has a process group."""
 _CREDENTIALS = (socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-_MAX_UNSENT_COMMANDS = 8
-"""To a rank that does not read. The oldest are dropped, since a rank refuses late commands anyway."""
+_MAX_UNSENT_BYTES = 1 << 16  # To a rank that does not read. Its connection is closed then.
 
 
 class RankConnection:
@@ -42,18 +40,15 @@ class RankConnection:
 
     def __init__(self, sock: socket.socket, opened_s: float) -> None:
         self.sock = sock
-        self.opened_s = opened_s
-        self.received_s = opened_s
+        self.opened_s = self.received_s = opened_s
         self.reader = FrameReader()
         self.info: RankInfo | None = None
         self.bad_frames = 0
-        self.wanted = Watch(detail=False)
-        self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
+        self.watch: Watch | None = None  # The last one sent
+        self.unsent = bytearray()
         self.pidfd: int | None = None
         """Of its process. It cannot be opened any more once the parent has waited."""
         self.peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
-        self._wanted_sent: Watch | None = None
-        self._unsent = b""
 
     def close(self) -> None:
         self.sock.close()
@@ -72,24 +67,6 @@ class RankConnection:
     def same_process(self, info: RankInfo, other: Self) -> bool:
         """Whether ``other``, which sent ``info``, is of the same process. Pids repeat among containers."""
         return self.info is not None and self.info.pid == info.pid and self.peer_pid == other.peer_pid
-
-    def send_pending(self) -> bool:
-        """Send the newest Watch, and commands, until the socket is full. Returns whether something is left.
-
-        Raises OSError if the connection is broken.
-        """
-        while self._unsent or self.commands or self._wanted_sent != self.wanted:
-            if not self._unsent and self._wanted_sent != self.wanted:
-                self._unsent = frame(encode(self.wanted))
-                self._wanted_sent = self.wanted
-            elif not self._unsent:
-                self._unsent = frame(self.commands.popleft())
-            try:
-                sent = self.sock.send(self._unsent)
-            except BlockingIOError:
-                return True
-            self._unsent = self._unsent[sent:]
-        return False
 
 
 class RankServer:
@@ -153,12 +130,11 @@ class RankServer:
         changed = self._watched ^ ranks | (ranks if bursts != self._bursts else frozenset())
         self._watched, self._bursts = ranks, bursts
         for rank in changed & self._by_rank.keys():
-            self._send(self._by_rank[rank])
+            self._send_watch(rank, self._by_rank[rank])
 
     def command(self, payload: bytes) -> None:
         for connection in list(self._by_rank.values()):
-            connection.commands.append(payload)
-            self._send(connection)
+            self._send(connection, payload)
 
     def tick(self) -> None:
         """Close connections without a RankInfo, and accept again after a pause. Called once a second."""
@@ -276,7 +252,7 @@ class RankServer:
                 connection.pidfd = os.pidfd_open(message.pid)
         self._by_rank[message.rank] = connection
         self.seen.add(message.rank)
-        self._send(connection)
+        self._send_watch(message.rank, connection)
         return True
 
     def _refuse(self, connection: RankConnection, info: RankInfo, older: RankConnection) -> None:
@@ -299,14 +275,27 @@ class RankServer:
             del self._refused[next(iter(self._refused))]
         self._forget(connection)
 
-    def _send(self, connection: RankConnection) -> None:
-        if connection.info is None:
-            return
-        connection.wanted = Watch(connection.info.rank in self._watched, self._bursts)
-        # `_receive` sees a broken connection as ended, and closes it.
-        with suppress(OSError):
-            left = connection.send_pending()
-            self._listen(connection, EVENT_READ | EVENT_WRITE if left else EVENT_READ)
+    def _send_watch(self, rank: int, connection: RankConnection) -> None:
+        watch = Watch(rank in self._watched, self._bursts)
+        if watch != connection.watch:
+            connection.watch = watch
+            self._send(connection, encode(watch))
+
+    def _send(self, connection: RankConnection, payload: bytes | None = None) -> None:
+        """Send a payload after those left, or what the socket takes of it now."""
+        unsent = connection.unsent
+        if payload is not None:
+            unsent += frame(payload)
+        try:
+            while unsent:
+                del unsent[: connection.sock.send(unsent)]
+        except BlockingIOError:
+            if len(unsent) > _MAX_UNSENT_BYTES:
+                self._close(connection)
+                return
+        except OSError:
+            return  # `_receive` sees a broken connection as ended, and closes it
+        self._listen(connection, EVENT_READ | EVENT_WRITE if unsent else EVENT_READ)
 
     def _close(self, connection: RankConnection) -> None:
         """Close a connection that broke or misbehaved, and send a RankEnd in the rank's name."""
