@@ -32,9 +32,8 @@ from overlaptop.wire.schema import Message
 MAX_DASHBOARDS = 64
 _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))
 _MAX_WINDOW_BYTES = 4 << 20
-_SEND_HIGH_WATER = 1024
-"""Batches that ZeroMQ holds for a dashboard, beyond our queue. Grants bound their bytes, for each hub."""
-_LIMITS = {"SNDHWM": _SEND_HIGH_WATER, "RCVHWM": 16, "MAXMSGSIZE": 1 << 16}
+_LIMITS = {"SNDHWM": 0, "RCVHWM": 16, "MAXMSGSIZE": 1 << 16}
+"""Grants bound the bytes that ZeroMQ holds for a dashboard."""
 _MAX_RECEIVED_AT_ONCE = 256
 _LINGER_MS = 200
 _LATE_S = 2.0  # A longer pause between two calls of `receive` means that this process was stopped
@@ -93,7 +92,7 @@ class DashboardServer:
         self._over_root_due_s = 0.0
 
     def _bind(self, path: Path) -> zmq.Socket[bytes]:
-        # Mandatory: full or departed dashboards are errors.
+        # Mandatory: sending to a departed dashboard is an error.
         router = make_socket(self._context, zmq.ROUTER, ROUTER_MANDATORY=1, **_LIMITS)
         router.bind(f"ipc://{path}")
         return router
@@ -209,14 +208,12 @@ class DashboardServer:
             if rank in dashboard.detail_ranks:
                 dashboard.put(frame)
 
-    def flush(self, now_s: float = float("inf")) -> bool:
-        """Send new outcomes, and all else that can be sent without waiting. Over the root, all but history
-        is sent only now and then, or at any time if ``now_s`` is missing. Returns whether ZeroMQ's queue is
-        full for any dashboard.
+    def flush(self, now_s: float = float("inf")) -> None:
+        """Send new outcomes, and all else that is granted. Over the root, all but history is sent only now
+        and then, or at any time if ``now_s`` is missing.
         """
         for payload in self._commands.settle():
             self.publish(Frame(payload, KEPT))
-        full = False
         over_root = now_s >= self._over_root_due_s
         if over_root:
             self._over_root_due_s = now_s + _OVER_ROOT_S - time.time() % _OVER_ROOT_S
@@ -226,14 +223,10 @@ class DashboardServer:
             try:
                 while batch := dashboard.take():
                     self._send((place, identity), batch)
-            except zmq.Again:
-                dashboard.put_back(batch)
-                full = True
             except zmq.ZMQError:
                 # EHOSTUNREACH: the dashboard has gone. If it comes back, it counts as a new one.
                 del self._dashboards[place, identity]
                 self._update_watched()
-        return full
 
     def tick(self, now_s: float) -> None:
         """Forget the dashboards and hubs that have been silent for READER_TIMEOUT_S. Greet the root. Queue

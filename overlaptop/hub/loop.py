@@ -38,7 +38,6 @@ from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, StepDetail, Wel
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
-_RETRY_S = 0.1  # Interval of retries for a dashboard whose queue is full
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
@@ -156,11 +155,10 @@ class Hub:
     def run(self) -> None:
         """Run until the job is over. Then remove the job's folder if it still belongs to this hub."""
         now_s = next_tick_s = time.monotonic()
-        is_behind = False
         while not self._is_over(now_s):
             due_s = min(next_tick_s, self._deadline_s or next_tick_s)
             wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
-            ready = self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s)
+            ready = self._selector.select(wait_s)
             now_s = time.monotonic()
             for key, events in ready:
                 key.data(events)
@@ -168,7 +166,7 @@ class Hub:
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
                 self._tick(now_s)
-            is_behind = self._dashboards.flush(now_s)
+            self._dashboards.flush(now_s)
             if self._ranks.numbers:
                 self._idle_since_s = now_s
         self._end()

@@ -68,7 +68,6 @@ class ReaderQueue:
         self._stream: deque[Frame] = deque()
         self.status: bytes | None = None
         """The hub's status, sent regardless of grants: a reader that lags should know by how much."""
-        self._put_back: list[bytes] = []
         self._newest: dict[int, Frame] = {}  # Source -> its newest frame, if that was dropped
         self._details: deque[Frame] = deque()
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._history_bytes = 0
@@ -105,9 +104,6 @@ class ReaderQueue:
 
     def take(self) -> list[bytes]:
         """Return the next frames that are granted. They count as sent."""
-        if self._put_back:
-            batch, self._put_back = self._put_back, []
-            return batch
         batch = []
         free_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
         left_bytes = min(free_bytes, _MAX_BATCH_BYTES)
@@ -119,10 +115,6 @@ class ReaderQueue:
             self.status = None
         self._sent_bytes += sum(map(len, batch))
         return batch
-
-    def put_back(self, batch: list[bytes]) -> None:
-        """Return a batch that could not be sent. The next `take` returns it."""
-        self._put_back = batch
 
     def finish(self) -> None:
         """Release all remaining frames and the newest of each source, because nothing more comes."""
