@@ -83,7 +83,7 @@ def test_word_that_no_host_has_may_be_meant_for_a_command(word, meant, ssh):
     done = run_here("--once", word)
     first, last = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
-    assert first.startswith(f"overlaptop: {word}: no address is known for that: ")
+    assert first.startswith(f"overlaptop: {word}: ssh: Could not resolve hostname that: ")
     hint = f"; did you mean: {meant}" if meant else ""
     assert last == f"overlaptop: the host cannot be reached{hint}"
 

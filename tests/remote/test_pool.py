@@ -75,7 +75,7 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of):
     assert sorted(reported) == [
         "failing-d: /tmp/x belongs to uid 7, not to you",
         f"plain-a: connected (overlaptop {JOBS.version} on {JOBS.host})",
-        "refused-b: the host refuses port 22: no sshd runs there, or it listens on another port",
+        "refused-b: ssh: connect to host refused-b port 22: Connection refused",
         "waiting-c: reached; no job in /tmp/x",
     ]
     states = [connection.state.value for connection in pool.hosts]
@@ -139,7 +139,7 @@ def test_hosts_that_would_ask_are_retried_one_by_one():
         terminal.seen = b""
         terminal.type("wrong\n")
         assert terminal.wait() == 0
-        assert b"locked-d: permission denied (password)" in terminal.seen
+        assert b"locked-d: Permission denied (password)" in terminal.seen
         assert b"refused-e: once more" not in terminal.seen
 
 
