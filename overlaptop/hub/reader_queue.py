@@ -104,7 +104,7 @@ class ReaderQueue:
 
     def take(self) -> list[bytes]:
         """Return the next frames that are granted. They count as sent."""
-        batch = []
+        batch: list[bytes] = []
         free_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
         left_bytes = min(free_bytes, _MAX_BATCH_BYTES)
         while left_bytes > 0 and len(batch) < _MAX_BATCH_FRAMES and (payload := self._next()):

@@ -45,9 +45,9 @@ class RelayStream:
         self.begun = False
         self.frame_bytes = 0
         self._frames = FrameReader()
-        self._line = bytearray()  # The incomplete end of the preamble
-        self._kept = bytearray()
-        self._preamble_bytes = 0
+        self._line = b""  # The incomplete end of the preamble
+        self._kept = b""
+        self._foreign_bytes = 0  # Before the first note, or after the last one
 
     @property
     def preamble(self) -> str:
@@ -62,35 +62,26 @@ class RelayStream:
         """
         found: list[StartNote | bytes] = []
         if not self.begun:
-            self._line += data
-            start = 0
-            while not self.begun and (end := self._line.find(b"\n", start)) >= 0:
-                self._read_line(bytes(self._line[start:end]), found)
-                start = end + 1
-            data = bytes(self._line[start:])
-            self._line = bytearray(b"" if self.begun else data)
-            if self._preamble_bytes + len(self._line) > MAX_PREAMBLE_BYTES:
-                raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them nothing of a relay")
+            *lines, self._line = (self._line + data).split(b"\n")
+            for number, line in enumerate(lines, 1):
+                # MAGIC begins with the newline that ends the line before it, whatever that line is.
+                if line == MAGIC.strip(b"\n"):
+                    self.begun, data = True, b"\n".join([*lines[number:], self._line])
+                    break
+                if note := _NOTE.fullmatch(line):
+                    kind, text = note.groups(b"")
+                    found.append(StartNote(kind.decode(), text.decode(errors="replace")))
+                    self._foreign_bytes = 0
+                    continue
+                self._foreign_bytes += len(line) + 1
+                if line:
+                    self._kept = (self._kept + line + b"\n")[-_KEPT_BYTES:]
         if self.begun:
             self.frame_bytes += len(data)
             found += self._frames.feed(data)
+        elif self._foreign_bytes + len(self._line) > MAX_PREAMBLE_BYTES:
+            raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them nothing of a relay")
         return found
-
-    def _read_line(self, line: bytes, found: list[StartNote | bytes]) -> None:
-        # MAGIC begins with the newline that ends the line before it, whatever that line is.
-        self.begun = line == MAGIC.strip(b"\n")
-        if self.begun:
-            self._preamble_bytes = 0
-            return
-        if note := _NOTE.fullmatch(line):
-            kind, text = note.groups(b"")
-            found.append(StartNote(kind.decode(), text.decode(errors="replace")))
-            self._preamble_bytes = 0
-            return
-        self._preamble_bytes += len(line) + 1
-        if line:
-            self._kept += line + b"\n"
-            del self._kept[:-_KEPT_BYTES]
 
 
 class ConnectionAttempt:
