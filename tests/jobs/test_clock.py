@@ -61,7 +61,7 @@ def test_a_clock_that_is_set_is_followed_at_once(step_ns):
 
 def test_a_trip_that_cannot_have_been_so_is_passed_over():
     clock = ClockOffset()
-    clock.add(Pong(100, 50, 40), 200)  # answered before it was received
-    clock.add(Pong(200, 50, 60), 100)  # back before it was sent
-    clock.add(Pong(100, 50, 500), 200)  # longer there than it was away
+    # Answered before it was received, back before it was sent, longer there than it was away.
+    for pong, back_ns in ((Pong(100, 50, 40), 200), (Pong(200, 50, 60), 100), (Pong(100, 50, 500), 200)):
+        clock.add(pong, back_ns)
     assert clock.offset_ns is None

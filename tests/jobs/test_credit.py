@@ -28,12 +28,11 @@ class Line:
         """How late what is sent now arrives."""
         return max(self._free_s - self.now_s, 0.0) + self.latency_s
 
-    def run(self, seconds, produced_bytes_per_s=1e9):
+    def run(self, seconds):
         """How late it was at each moment."""
-        late, produced = [], float(self.sent_bytes)
+        late = []
         for _ in range(round(seconds / TICK_S)):
             self.now_s += TICK_S
-            produced += produced_bytes_per_s * TICK_S
             while self._on_way and self._on_way[0] <= self.now_s:
                 self._on_way.popleft()
                 self.received_bytes += FRAME_BYTES
@@ -47,7 +46,7 @@ class Line:
                 self.grants.append((arrives_s, grant.received_bytes + grant.window_bytes))
             while self.grants and self.grants[0][0] <= self.now_s:
                 self.allowed_bytes = self.grants.popleft()[1]
-            while self.sent_bytes < min(self.allowed_bytes, produced):
+            while self.sent_bytes < self.allowed_bytes:
                 self._free_s = max(self._free_s, self.now_s) + FRAME_BYTES / self.bytes_per_s
                 self._on_way.append(self._free_s + self.latency_s)
                 self.sent_bytes += FRAME_BYTES
@@ -74,8 +73,7 @@ def test_a_limit_holds_whatever_the_line_carries():
 
 
 def test_local_window_is_wide_and_restarts_with_each_welcome():
-    now_s = 0.0
-    credit = Credit(lambda: now_s)
+    credit = Credit(lambda: 0.0)
     assert credit.grant().window_bytes == LOCAL_WINDOW_BYTES
     credit.receive(LOCAL_WINDOW_BYTES // 2)
     grant = credit.due()

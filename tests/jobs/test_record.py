@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from msgspec.structs import asdict, replace
 
 from overlaptop.jobs.folder import job_dir
@@ -29,23 +30,14 @@ def written(key, **parts):
     return record
 
 
-MISSING = object()
-
-
-def write_values(values):
-    """Job a's record, with these values."""
-    there = {name: value for name, value in values.items() if value is not MISSING}
-    (job_dir("a") / "job.json").write_text(json.dumps(there))
-
-
 def test_record_reads_back_as_written(socket_dir):
-    record = replace(written("a"), rank_pids=())
-    write_job(record)
+    record = written("a")
     assert read_job("a") == record
-    assert [path.name for path in job_dir("a").iterdir()] == ["job.json"]
-    write_values(
-        asdict(record) | {"colour": "blue", "import_path": MISSING}
-    )  # a newer hub's, an older one's
+    path = job_dir("a") / "job.json"
+    assert [*job_dir("a").iterdir()] == [path]
+    values = asdict(record) | {"colour": "blue"}  # of a newer hub
+    del values["import_path"]  # of an older one
+    path.write_text(json.dumps(values))
     assert read_job("a") == record
 
 
@@ -61,15 +53,20 @@ def test_rubbish_is_no_record():
         path.unlink()
 
 
-PATHS = (["/a"] * 17, ["/" + "a" * 4096], ["a"], ["/a:/b"])
-
-
-def test_a_record_with_a_wrong_field_or_without_one_is_no_record():
-    wrong = {"hub_pid": 1 << 70}, {"dashboard_socket": "../../elsewhere.sock"}
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"job": "b"},
+        {"script": None},
+        {"hub_pid": 1 << 70},
+        {"dashboard_socket": "../../elsewhere.sock"},
+        *({"import_path": path} for path in (["/a"] * 17, ["/" + "a" * 4096], ["a"], ["/a:/b"])),
+    ],
+)
+def test_a_record_with_a_wrong_field_is_no_record(changed):
     record = asdict(written("a"))
-    for changed in ({"job": "b"}, {"script": MISSING}, *wrong, *({"import_path": path} for path in PATHS)):
-        write_values(record | changed)
-        assert read_job("a") is None
+    (job_dir("a") / "job.json").write_text(json.dumps(record | changed))
+    assert read_job("a") is None
 
 
 def test_jobs_are_listed_newest_first_and_without_the_dead(gone, socket_dir):
@@ -114,21 +111,12 @@ def test_a_job_is_gone_when_neither_starter_nor_any_rank_is_left(gone):
     assert replace(record, starter_start_ticks=None).gone
 
 
-def test_remote_record_leaves_out_what_only_serves_there():
-    record = replace(record_of("a"), import_path=("/x",))
-    assert JobRecord.of_remote(record.remote) == replace(record, python="", import_path=())
-
-
 def test_a_process_is_known_by_pid_and_start_time(gone):
     pid, start = gone
     assert start > 0
-    assert process_start_time(pid) is None
-    assert process_start_time(0) is None
-    assert process_start_time(-1) is None
+    assert [process_start_time(each) for each in (pid, 0, -1)] == [None] * 3
     me = process_start_time(os.getpid())
-    assert is_alive(os.getpid(), me)
-    assert not is_alive(os.getpid(), me - 1)
-    assert not is_alive(os.getpid(), None)
+    assert [is_alive(os.getpid(), each) for each in (me, me - 1, None)] == [True, False, False]
 
 
 def test_odd_names_are_read_and_a_zombie_is_not_alive(socket_dir):

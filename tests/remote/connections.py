@@ -43,21 +43,18 @@ class Connections:
         self._made.append(RemoteHost(target, remote_command(), self._selector, **clock, **options))
         return self._made[-1]
 
-    def up(self, behaviour: str, **options: Any) -> RemoteHost:
-        connection = self(behaviour, **options)
+    def up(self, behaviour: str) -> RemoteHost:
+        connection = self(behaviour)
         self.until(connection, lambda: connection.ready)
         return connection
-
-    def lost(self, behaviour: str | Target) -> RemoteHost:
-        return self.until_down(self(behaviour))
-
-    def lose(self, connection: RemoteHost) -> None:
-        os.kill(connection.processes[0].pid, signal.SIGKILL)
-        self.until_down(connection)
 
     def until_down(self, connection: RemoteHost) -> RemoteHost:
         self.until(connection, lambda: connection.state in (ConnectionState.DOWN, ConnectionState.FAILED))
         return connection
+
+    def lose(self, connection: RemoteHost) -> None:
+        os.kill(connection.processes[0].pid, signal.SIGKILL)
+        self.until_down(connection)
 
     def until(self, connection: RemoteHost, probe: Callable[[], T]) -> T:
         return eventually(lambda: connection.maintain() or probe())
@@ -75,17 +72,7 @@ class Connections:
             select.select([connection.processes[0].out_fd], [], [], PATIENCE_S)
             connection.maintain()
 
-    def wait_for_retry(self, connection: RemoteHost, at_most_s: float) -> None:
-        """Moves the clock on until the connection is tried again, and no further: a try takes time."""
-        until_s = self.now_s + at_most_s
-        while connection.state is ConnectionState.DOWN and self.now_s < until_s:
-            self.wait(connection, 0.5)
-
     def close(self) -> None:
         for connection in self._made:
             connection.close()
         self._selector.close()
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))

@@ -11,7 +11,7 @@ import time
 from msgspec.structs import replace
 
 from overlaptop.wire.codec import WireError, encode, frame
-from overlaptop.wire.joining import MAGIC, RelayClosed, RelayJobs, RemoteJob
+from overlaptop.wire.joining import MAGIC, RelayJobs, RemoteJob
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -43,13 +43,9 @@ def serve(jobs: RelayJobs = JOBS) -> None:
         send(jobs)
 
 
-def begin(jobs: RelayJobs = JOBS) -> None:
+def plain(jobs: RelayJobs = JOBS) -> None:
     write(MAGIC)
     send(jobs)
-
-
-def plain(jobs: RelayJobs = JOBS) -> None:
-    begin(jobs)
     serve(jobs)
 
 
@@ -89,18 +85,13 @@ def silent_after(data: bytes) -> None:
 
 
 def dies() -> None:
-    begin()
-    sys.stderr.write("first line\nTraceback\nOSError: the disk \x1b[2J is full\n")
-    sys.exit(3)
-
-
-def leaving() -> None:
-    """Something it started holds its pipes open; that ends when its pipe does."""
+    """Something it started holds its pipes open."""
     if (child := os.fork()) == 0:
         time.sleep(600)
-    begin()
-    sys.stderr.write(f"it started {child}\n")
-    sys.exit(3)
+    write(OPENING)
+    sys.stderr.write(f"it started {child}\nOSError: the disk \x1b[2J is full\n")
+    sys.stderr.flush()
+    os._exit(3)
 
 
 def chatty() -> None:
@@ -109,23 +100,17 @@ def chatty() -> None:
 
 
 def rubbish() -> None:
-    begin()
-    write(frame(b"\x93\x01\x02\x03") + frame(b"") + frame(b"\xff" * 40))
+    write(OPENING + frame(b"\x93\x01\x02\x03") + frame(b"") + frame(b"\xff" * 40))
     serve()
 
 
 OPENING = MAGIC + frame(encode(JOBS))
 BEHAVIOURS = {
-    "plain": plain,
     "root": lambda: plain(replace(JOBS, jobs=(replace(JOB, is_root=True),))),
     "older": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION - 1)),
     "mute": lambda: silent_after(b""),
     "frozen": lambda: silent_after(OPENING),
-    "huge": lambda: silent_after(OPENING + b"\xff\xff\xff\xff"),
-    "rude": lambda: silent_after(MAGIC + frame(encode(RelayClosed(0, True, False)))),
-    **{
-        each.__name__: each for each in (banner, waiting, failing, stubborn, dies, leaving, chatty, rubbish)
-    },
+    **{each.__name__: each for each in (plain, banner, waiting, failing, stubborn, dies, chatty, rubbish)},
 }
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from tests.commands.running import Terminal
@@ -14,31 +13,34 @@ from tests.processes import eventually, runs
 from tests.remote.connections import FAKE_RELAYS
 from tests.remote.fake_relays import JOBS
 
-# As ssh it ends with "-- HOST COMMAND". What a host does is in its name, before the first dash.
-SSH = f"""#!/bin/sh
+# As ssh it ends with "-- HOST COMMAND", as srun it has a --nodelist. A host's name says what it does.
+PROGRAM = f"""#!/bin/sh
 for word; do
-    case $word in BatchMode=*) batch=${{word#BatchMode=}} ;; esac
+    case $word in
+        BatchMode=*) batch=${{word#BatchMode=}} ;;
+        --nodelist=*) node=${{word#--nodelist=}} ;;
+    esac
     before=$last last=$word
 done
-case $before in
-    locked-*)
-        [ $batch = no ] || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
+host=${{node:-$before}}
+denied() {{ echo "me@$host: Permission denied (password)." >&2; exit 255; }}
+kind=${{host%%-*}}
+case $kind in
+    locked)
+        [ $batch = no ] || denied
         echo "This host is watched." >&2
-        printf "password for $before: " >/dev/tty
+        printf "password for $host: " >/dev/tty
         read -r password </dev/tty
-        [ "$password" = sesame ] || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
+        [ "$password" = sesame ] || denied
         kind=plain ;;
-    slow-*)
-        : >$SSH_DIR/logging-in.$before
+    slow)
+        : >$SSH_DIR/logging-in.$host
         ls $SSH_DIR | grep -c logging-in >>$SSH_DIR/counted
         sleep 0.05
-        rm $SSH_DIR/logging-in.$before
+        rm $SSH_DIR/logging-in.$host
         kind=plain ;;
-    rude-*)
-        read -r password </dev/tty || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
-        kind=plain ;;
-    refused-*) echo "ssh: connect to host $before port 22: Connection refused" >&2; exit 255 ;;
-    *) kind=${{before%%-*}} ;;
+    rude) read -r password </dev/tty || denied; kind=plain ;;
+    refused) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
 esac
 exec {sys.executable} {FAKE_RELAYS} $kind
 """
@@ -46,23 +48,22 @@ exec {sys.executable} {FAKE_RELAYS} $kind
 
 @pytest.fixture(autouse=True)
 def ssh(tmp_path, monkeypatch):
-    path = tmp_path / "ssh"
-    path.write_text(SSH)
-    path.chmod(0o755)
+    for name in ("ssh", "srun"):
+        (tmp_path / name).write_text(PROGRAM)
+        (tmp_path / name).chmod(0o755)
     (tmp_path / "ssh-dir").mkdir()
-    monkeypatch.setenv("OVERLAPTOP_SSH", str(path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SSH_DIR", str(tmp_path / "ssh-dir"))
-    return path
 
 
 @pytest.fixture
 def pool_of():
-    """Makes pools of these hosts, each with the list of what it reports."""
+    """Makes pools of these hosts, and tries each host once: the pool, and what it reports."""
     with ExitStack() as pools:
 
-        def make(*words, **options):
+        def make(*words):
             reported: list[str] = []
-            pool = ConnectionPool([*map(Target.parse, words)], reported.append, **options)
+            pool = ConnectionPool([*map(Target.parse, words)], reported.append)
             pools.callback(pool.close)
             return pool, reported
 
@@ -78,19 +79,15 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of):
         "refused-b: ssh: connect to host refused-b port 22: Connection refused",
         "waiting-c: reached; no job in /tmp/x",
     ]
-    states = [connection.state.value for connection in pool.hosts]
-    assert states == ["up", "down", "up", "down"]
-    assert pool.hosts[0].jobs == JOBS
+    assert [connection.state.value for connection in pool.hosts] == ["up", "down", "up", "down"]
 
 
 def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path):
-    pool, reported = pool_of(*(f"slow-{number}" for number in range(10)))
+    pool, _ = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
-    assert len(reported) == 10
-    assert all(connection.state is ConnectionState.UP for connection in pool.hosts)
+    assert all(connection.ready for connection in pool.hosts)
     counted = list(map(int, (tmp_path / "ssh-dir" / "counted").read_text().split()))
-    assert len(counted) == 10
-    assert max(counted) <= AT_ONCE
+    assert (len(counted), max(counted) <= AT_ONCE) == (10, True)
 
 
 @pytest.mark.parametrize(
@@ -100,17 +97,10 @@ def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path):
         ("plain", ["plain-1", "plain-2", "root-3"]),
     ],
 )
-def test_a_gathered_slurm_job_needs_one_srun(pool_of, monkeypatch, tmp_path, first, nodes):
-    srun = tmp_path / "srun"
-    act = f"node=${{word#--nodelist=}}; exec {sys.executable} {FAKE_RELAYS} ${{node%%-*}}"
-    srun.write_text(f"#!/bin/sh\nfor word; do case $word in --nodelist=*) {act} ;; esac; done\n")
-    srun.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    names = [f"srun://77/{node}" for node in (f"{first}-1", "plain-2", "root-3")]
-    pool, _ = pool_of(*names, "srun://78/plain-9")
+def test_a_gathered_slurm_job_needs_one_srun(pool_of, first, nodes):
+    pool, _ = pool_of(*(f"srun://77/{node}" for node in (f"{first}-1", "plain-2", "root-3")))
     pool.connect(interactive=False)
-    reached = [each.target.within for each in pool.hosts if each.target.place == "77"]
-    assert reached == nodes
+    assert [each.target.within for each in pool.hosts] == nodes
 
 
 def test_a_closed_pool_leaves_nothing(pool_of):
