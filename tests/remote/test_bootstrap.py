@@ -96,22 +96,16 @@ def test_it_passes_through_any_login_shell_as_one_word(login_shell, python):
 def test_newest_job_s_interpreter_is_used_despite_broken_records(shell, socket_dir, python):
     write("old", 50, python="/bin/true", import_path=("/old",))
     write("new", 30, python=str(python), import_path=("/a b", "/c"))
-    write("gone", 20, python="/nowhere/python")
-    write("relative", 15, python="sh")
+    for age_s, other in enumerate(("/nowhere/python", "sh", "/a\nb", "/a\udce9"), 1):
+        write(f"wrong-{age_s}", age_s, python=other)
     (socket_dir / "broken").mkdir()
     (socket_dir / "broken" / "job.json").write_bytes(b"\xff\x00{]\n" * 100)
     done = run(shell, written="frames")
     assert done.notes == [("here", ""), ("start", str(python))]
     assert done.last == f"{python}|-P -m overlaptop relay --stdio|/a b:/c|{socket_dir}|frames"
     assert done.errors == ""
-
-
-def test_an_interpreter_with_any_name_is_found(shell, socket_dir, tmp_path):
-    folder = tmp_path / 'Zo\u00eb "a" b\\c'
-    python = executable(folder / "python", "echo found")
-    write("named", 10, python=str(python))
-    write("newline", 5, python="/a\nb")
-    write("no-utf8", 4, python="/a\udce9")
+    named = executable(socket_dir / 'Zo\u00eb "a" b\\c' / "python", "echo found")
+    write("named", 0, python=str(named))
     assert run(shell).last == "found"
 
 
@@ -123,23 +117,15 @@ def test_the_users_interpreter_comes_before_the_jobs(shell, socket_dir, python):
     assert missing.status == 1
 
 
-def test_without_a_job_each_line_makes_it_look_again(shell, socket_dir):
-    socket_dir.rmdir()
-    done = run(shell, written="\n\n")
-    assert [kind for kind, _ in done.notes] == ["here", "wait", "wait", "wait"]
-    assert done.notes[1][1].startswith(f"no job in {socket_dir}")
-    assert (done.status, done.errors) == (0, "")
-
-
 def test_later_job_is_found_and_no_byte_of_its_frames_is_lost(shell, socket_dir, python):
     command = [*shell, *remote_command()[1:]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
-        assert relay.stdin is not None
-        assert relay.stdout is not None
-        while b"NOTE wait" not in relay.stdout.readline():
-            pass
-        write("job-1", 0, python=str(python))
-        relay.stdin.write(b"\nframes, and not one newline before them")
+        for line in (b"\n", b"\nframes, and not one newline before them"):
+            while b"NOTE wait" not in relay.stdout.readline():
+                pass
+            if line != b"\n":
+                write("job-1", 0, python=str(python))
+            relay.stdin.write(line)
         relay.stdin.close()
         rest = relay.stdout.read().decode()
     assert rest.splitlines()[-1].endswith("|frames, and not one newline before them")
@@ -189,8 +175,8 @@ def test_directory_is_the_named_one_or_the_host_s_default(shell, tmp_path):
     def where(**environment):
         return re.sub(", and no overlaptop.*", "", run(shell, **environment).notes[1][1])
 
-    named = {"OVERLAPTOP_DIR": ""}
-    assert where(**named, TMPDIR=str(tmp_path)) == f"no job in {tmp_path}/overlaptop-{os.geteuid()}"
+    default = where(OVERLAPTOP_DIR="", TMPDIR=str(tmp_path))
+    assert default == f"no job in {tmp_path}/overlaptop-{os.geteuid()}"
     assert where(remote_dir="/x/y") == "no job in /x/y"
     assert where(remote_dir="~/y", HOME="/home/me") == "no job in /home/me/y"
     assert where(OVERLAPTOP_DIR="z") == f"no job in {Path.cwd()}/z"

@@ -76,7 +76,6 @@ def test_other_targets_use_their_own_command_or_a_prefix(word, command):
         ("ssh://me@-x", "write ssh://"),
         ("me@-x", "names no host"),
         ("docker://-x", "write docker://CONTAINER"),
-        ("kubectl://a/b/c/d", "write kubectl://"),
         ("srun://1/-w", "write srun://"),
         ("local://here", "write local://"),
         ("http://gpu-a", "there is no http://"),
@@ -85,7 +84,6 @@ def test_other_targets_use_their_own_command_or_a_prefix(word, command):
         ("gpu-a;reboot", "names no host"),
         ("", "names no host"),
         ("a\x1b[2J", "names no host"),
-        ("x" * 600, "names no host"),
     ],
 )
 def test_what_names_no_host_is_refused_in_one_line(word, why):
@@ -115,23 +113,22 @@ def test_a_file_names_many_hosts_and_none_twice(tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("# mine\ngpu-a\n\n  me@gpu-b  # the second\ndocker://trainer\ngpu-a\n")
     found = named(["gpu-b", "gpu-a"], hosts, ["sudo -u x"])
-    assert [target.name for target in found] == [
-        *("gpu-b", "gpu-a", "me@gpu-b", "docker://trainer", "via sudo -u x"),
-    ]
+    names = "gpu-b", "gpu-a", "me@gpu-b", "docker://trainer", "via sudo -u x"
+    assert [target.name for target in found] == [*names]
 
 
 @pytest.mark.parametrize(
-    ("written", "why"),
+    ("lines", "why"),
     [
-        (b"gpu-a\n-oProxyCommand=x\n", r"hosts, line 2: .*dash"),
-        (b"# none\n", "names no host"),
-        (b"".join(b"gpu-%d\n" % number for number in range(MAX_TARGETS + 1)), f"at most {MAX_TARGETS}"),
+        (["gpu-a", "-oProxyCommand=x"], r"hosts, line 2: .*dash"),
+        (["# none"], "names no host"),
+        ([f"gpu-{number}" for number in range(MAX_TARGETS + 1)], f"at most {MAX_TARGETS}"),
     ],
     ids=["a fault", "none", "too many"],
 )
-def test_a_file_of_hosts_that_cannot_be_used_says_why(tmp_path, written, why):
+def test_a_file_of_hosts_that_cannot_be_used_says_why(tmp_path, lines, why):
     hosts = tmp_path / "hosts"
-    hosts.write_bytes(written)
+    hosts.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=why):
         named([], hosts)
 
