@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CAPTURE, Command
 from overlaptop.wire.joining import Gather, Gathered, HubClock, HubHello, Join, Watch
-from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
+from overlaptop.wire.messages import HubStatus, RankEnd, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.hubs import KEY, Hubs, Rank, Receiver
 from tests.processes import eventually, runs
@@ -38,28 +39,19 @@ class Node:
 
     def __init__(self, rank, folder, monkeypatch, *options):
         folder.chmod(0o700)
-        self.folder, self._monkeypatch = folder, monkeypatch
+        self.folder, self._monkeypatch, self._number = folder, monkeypatch, rank
         self._options = options or ("--linger-s=0.1",)
-        self._number = rank
         self.hubs = Hubs()
         self.start()
 
     def start(self):
-        self.be_there()
+        self._monkeypatch.setenv("OVERLAPTOP_DIR", str(self.folder))
         self.record = self.hubs.start(*self._options)
         self.rank = Rank(self._number).greet()
         self.rank.send(self.rank.step(1))
 
-    def be_there(self):
-        self._monkeypatch.setenv("OVERLAPTOP_DIR", str(self.folder))
-
-    @property
-    def control_path(self):
-        return self.folder / KEY / f"dash-{self.record.hub_pid}.sock"
-
-    @property
-    def view_path(self):
-        return self.folder / KEY / f"view-{self.record.hub_pid}.sock"
+    def socket(self, kind="dash"):
+        return self.folder / KEY / f"{kind}-{self.record.hub_pid}.sock"
 
     def gather(self, address=(HERE, 0)):
         self.rank.send(Gather(self._number, self._number == 0, *address))
@@ -70,12 +62,14 @@ class Node:
         self.rank.close()
 
     def end(self):
-        self.be_there()
+        self._monkeypatch.setenv("OVERLAPTOP_DIR", str(self.folder))
         self.rank.close()
         self.hubs.end_all()
 
 
-class RootReader(Receiver):
+class Reader(Receiver):
+    """A reader of the hub at this path."""
+
     def __init__(self, path):
         super().__init__()
         self.socket, self.hub = HubSocket(path), HubReader()
@@ -90,25 +84,14 @@ class RootReader(Receiver):
         return list(self.socket.hubs)
 
     def node(self):
-        """A reader of the only other node."""
+        """A reader of the only other node, over this one's connection."""
         self.until(lambda: self.nodes)
-        reader = NodeReader(self)
+        reader = Receiver()
+        reader.hub = HubReader()
+        reader.hub.connect(self.socket, self.nodes[0])
+        reader.poll = lambda: self.poll() or reader.messages.extend(reader.hub.poll())
         reader.receive(Welcome)
         return reader
-
-    def close(self):
-        self.socket.close()
-
-
-class NodeReader(Receiver):
-    def __init__(self, root):
-        super().__init__()
-        self.root, self.hub = root, HubReader()
-        self.hub.connect(root.socket, root.nodes[0])
-
-    def poll(self):
-        self.root.poll()
-        self.messages += self.hub.poll()
 
 
 def is_second(step):
@@ -136,40 +119,24 @@ def gathered(nodes):
 
 @pytest.fixture
 def read():
-    made = []
+    with ExitStack() as sockets:
 
-    def make(path):
-        made.append(RootReader(path))
-        return made[-1]
+        def make(path):
+            reader = Reader(path)
+            sockets.callback(reader.socket.close)
+            return reader
 
-    yield make
-    for reader in made:
-        reader.close()
-
-
-def test_root_carries_history_and_commands_end_to_end(gathered, read):
-    root, node, _ = gathered
-    here = read(root.control_path)
-    there = here.node()
-    assert there.receive(StepTotals).rank == 1
-    here.receive(StepTotals)
-    assert {each.rank for each in here.of(RankInfo)} == {0}
-    (hub,) = here.socket.hubs.values()
-    assert abs(hub.clock.offset_ns) <= hub.clock.residual_ns + 1, "it is the same clock"
-    asked = capture()
-    assert there.hub.send(asked)
-    there.receive(Command, lambda sent: sent.id == asked.id)
-    assert node.rank.next_command().id == asked.id
+        yield make
 
 
 def test_commands_over_the_read_only_socket_are_refused(gathered, read):
     root, node, _ = gathered
-    there = read(root.view_path).node()
+    there = read(root.socket("view")).node()
     assert there.hub.send(capture())
     seconds = len(there.of(HubStatus)) + 2
     there.until(lambda: len(there.of(HubStatus)) >= seconds)  # by then it has arrived
     allowed = capture()
-    assert read(root.control_path).node().hub.send(allowed)
+    assert read(root.socket()).node().hub.send(allowed)
     assert node.rank.next_command().id == allowed.id
     there.receive(Command, lambda sent: sent.id == allowed.id)
     assert len(there.of(Command)) == 1
@@ -210,7 +177,7 @@ def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
         for number, each in enumerate(noise):
             each.sendall(os.urandom(1 + 500 * number))
         friend = stranger(address, KEY_HEX)  # the last, with the right key: the others had the time, too
-        here = read(root.control_path)
+        here = read(root.socket())
         here.until(lambda: len(here.nodes) == 2)
         root.rank.send(root.rank.step(2))
         here.receive(StepTotals, is_second)
@@ -224,18 +191,18 @@ def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
 
 def test_replaced_root_binds_its_port_again_and_the_node_returns(gathered, read):
     root, node, address = gathered
-    local = read(node.control_path)
+    local = read(node.socket())
     root.die()
     node.rank.send(node.rank.step(2))
     local.receive(StepTotals, is_second)
     root.start()
     assert root.gather(address) == Gathered(*address)
-    read(root.control_path).node().receive(StepTotals, is_second)
+    read(root.socket()).node().receive(StepTotals, is_second)
 
 
 def test_a_replaced_hub_of_a_node_is_the_same_node(gathered, read):
     root, node, address = gathered
-    here = read(root.control_path)
+    here = read(root.socket())
     there = here.node()
     before = here.nodes
     node.die()
@@ -260,7 +227,7 @@ def test_without_an_own_address_or_a_key_the_hub_refuses(monkeypatch, nodes, tmp
 
 def test_a_hub_that_ends_says_goodbye(gathered, read):
     root, node, _ = gathered
-    here = read(root.control_path)
+    here = read(root.socket())
     here.until(lambda: here.nodes)
     node.rank.send(RankEnd(1, time.time_ns(), clean=True))
     eventually(lambda: not runs(node.record.hub_pid))
