@@ -69,6 +69,7 @@ def shown(box):
 
 
 def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
+    job.say(Notice(0, 1, "info", "early"))
     job.steps(200)
     job.say(*(RankEnd(rank, 1, clean=True, exit_code=0) for rank in (0, 1)))
     job.status = status(ended=True)
@@ -76,20 +77,11 @@ def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
     (box,) = black_boxes.found("job-1")
     snapshot = shown(box)
     assert (box.occasion, snapshot.hub_state) == ("ended", HubState.ENDED)
+    assert report_of(str(box.path)).troubles == [], "the early notice makes no gap"
     assert [view.last.step for view in snapshot.ranks] == [199, 199]
     assert [view.history[0].step for view in snapshot.ranks] == [19, 19]
     assert snapshot.waits.step == 199
     assert [view.end.exit_code for view in snapshot.ranks] == [0, 0]
-
-
-def test_early_notice_makes_no_gap_before_the_first_kept_step(job):
-    job.say(Notice(0, 1, "info", "early"))
-    job.steps(400)
-    job.status = status(ended=True)
-    job.box.end(job.now_s)
-    (box,) = black_boxes.found()
-    assert report_of(str(box.path)).troubles == []
-    assert [each.text for each in shown(box).notices] == ["early"]
 
 
 def test_hang_is_written_once_all_reported_and_again_when_called_one(job):
@@ -157,14 +149,9 @@ def test_newest_jobs_are_kept(job, socket_dir):
     stranger = socket_dir / "black_boxes" / "mine.mcap"
     stranger.touch()
     black_boxes.forget_old()
-    left = black_boxes.found()
-    assert [f"{each.job} {each.occasion}" for each in left[:3]] == [
-        "job-24 ended",
-        "job-24 hung",
-        "job-23 ended",
-    ]
-    assert len(left) == 2 * black_boxes.KEPT_JOBS
-    assert stranger.exists()
+    left = [f"{each.job} {each.occasion}" for each in black_boxes.found()]
+    assert left[:3] == ["job-24 ended", "job-24 hung", "job-23 ended"]
+    assert (len(left), stranger.exists()) == (2 * black_boxes.KEPT_JOBS, True)
 
 
 @pytest.mark.parametrize(

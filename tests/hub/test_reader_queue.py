@@ -1,5 +1,6 @@
 """What a reader is sent: what it grants, in order, and what is left out where there is more."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,28 +18,24 @@ SIZE_BYTES = len(encode(STEP)) + 8  # Of a step, and a little more
 class Reader:
     """A queue, a clock, and what has come out of it."""
 
-    def __init__(self, window_bytes=0):
+    def __init__(self, window_bytes, past=()):
         self.now_s = 0.0
         self.queue = ReaderQueue(lambda: self.now_s)
         self.messages = []
-        self.received_bytes = 0
-        self.window_bytes = window_bytes
-        self.grant(window_bytes)
+        self.received_bytes, self.window_bytes = 0, window_bytes
+        self.queue.begin([make_frame(each, encode(each)) for each in past])
+        self.queue.grant(0, window_bytes)
 
-    def grant(self, window_bytes):
-        self.window_bytes = window_bytes
-        self.queue.grant(self.received_bytes, window_bytes)
-
-    def put(self, *messages, number=0):
+    def put(self, *messages):
         for message in messages:
-            self.queue.put(make_frame(message, encode(message), number))
+            self.queue.put(make_frame(message, encode(message)))
 
     def read(self):
         came = []
         while batch := self.queue.take():
             assert sum(map(len, batch[:-1])) < self.window_bytes
             self.received_bytes += sum(map(len, batch))
-            self.grant(self.window_bytes)
+            self.queue.grant(self.received_bytes, self.window_bytes)
             came += map(decode, batch)
         self.messages += came
         return came
@@ -74,16 +71,11 @@ def test_a_reader_that_grants_enough_gets_all_in_order(messages):
 
 
 def test_no_more_is_sent_than_is_granted_but_for_the_last_frame():
-    reader = Reader(FAR)
+    reader = Reader(10 * len(encode(notice(1))) + 1)
     reader.put(*map(notice, range(100)))
-    reader.grant(0)
-    assert reader.queue.take() == []
-    size = len(encode(notice(1)))
-    reader.grant(10 * size + 1)
-    assert len(reader.queue.take()) == 11
-    assert reader.queue.take() == []
+    assert [len(reader.queue.take()) for _ in range(2)] == [11, 0]
     # More than was sent cannot have been received: it is of an earlier connection.
-    reader.queue.grant(1 << 40, 10 * size + 1)
+    reader.queue.grant(1 << 40, reader.window_bytes)
     assert len(reader.queue.take()) == 11
 
 
@@ -102,14 +94,7 @@ def test_thinned_steps_are_the_same_on_all_ranks():
     reader.read()
     assert [reader.steps(rank)[-1] for rank in range(4)] == [999] * 4
     assert sum(len(reader.steps(rank)) for rank in range(4)) + reader.queue.dropped == 4000
-
-
-def test_after_five_quiet_seconds_twice_as_many_steps_are_sent():
-    reader = Reader(40 * SIZE_BYTES)
-    reader.put(*map(totals, range(200)))
-    assert reader.queue.every > 1
-    reader.read()
-    reader.seconds(100)
+    reader.seconds(100)  # twice as many steps after each five quiet ones
     assert reader.queue.every == 1
 
 
@@ -123,40 +108,31 @@ def test_thinned_timelines_are_of_the_same_steps_on_all_ranks():
 
 
 def test_long_history_is_thinned_and_comes_first():
-    reader = Reader(50 * SIZE_BYTES)
-    past = [totals(step) for step in range(5000)]
-    reader.queue.begin([make_frame(each, encode(each)) for each in past])
+    reader = Reader(50 * SIZE_BYTES, map(totals, range(5000)))
     reader.put(notice(1))
     reader.seconds(2)
     assert len(reader.queue.history) == 5000
     reader.seconds(1)
-    came = reader.read()
-    assert came[-1] == notice(1)
+    assert reader.read()[-1] == notice(1)
     steps = reader.steps()
-    assert 30 < len(steps) <= 100
     assert steps == sorted(steps)
-    assert steps[-1] == 4999
-    assert steps[0] < 500
+    assert (30 < len(steps) <= 100, steps[0] < 500, steps[-1]) == (True, True, 4999)
     assert reader.queue.dropped == 0, "it was before the reader came"
 
 
-def test_history_for_another_host_is_under_a_megabyte():
-    past = [totals(step) for step in range(50_000)]
-    for window_bytes, whole in ((1 << 16, False), (4 << 20, True)):
-        reader = Reader()
-        reader.queue.begin([make_frame(each, encode(each)) for each in past])
-        reader.grant(window_bytes)
-        reader.read()
-        assert (len(reader.steps()) == len(past)) is whole
-        assert reader.steps()[-1] == past[-1].step
-        assert whole or reader.received_bytes < 1 << 20
+@pytest.mark.parametrize(("window_bytes", "is_whole"), [(1 << 16, False), (4 << 20, True)])
+def test_history_for_another_host_is_under_a_megabyte(window_bytes, is_whole):
+    reader = Reader(window_bytes, map(totals, range(50_000)))
+    reader.read()
+    assert (len(reader.steps()) == 50_000, reader.received_bytes > 1 << 20) == (is_whole, is_whole)
+    assert reader.steps()[-1] == 49_999
 
 
 def test_finish_sends_all_that_is_left_whatever_is_granted():
     reader = Reader(10 * SIZE_BYTES)
     reader.put(*map(totals, range(100)), notice(1))
     assert reader.queue.every > 1
-    reader.grant(1)
+    reader.queue.grant(0, 1)
     reader.queue.finish()
     came = [decode(each) for each in reader.queue.take()]
     assert came[-2:] == [notice(1), totals(99)]
