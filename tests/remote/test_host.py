@@ -28,9 +28,9 @@ from tests.hubs import Receiver, hubs, made_and_closed, make_rank, private_socke
 from tests.processes import eventually
 from tests.remote.fake_relays import STARTED_NS
 from tests.remote.watching import Watching
-from tests.remote.whole_client import JOB, whole_clients
+from tests.remote.whole_client import JOB, WholeClient, no_processes
 
-__all__ = ["hubs", "make_rank", "private_sockets"]  # Fixtures that come with their import
+__all__ = ["hubs", "make_rank", "no_processes", "private_sockets"]  # Fixtures that come with their import
 
 
 @pytest.fixture
@@ -134,15 +134,9 @@ def test_read_only_connection_takes_no_commands(hubs, make_rank, watch):
 # Without a process
 
 
-@pytest.fixture
-def client():
-    with whole_clients() as make:
-        made = make()
-        made.begin()
-        yield made
-
-
-def test_times_of_the_other_clock_become_times_of_this_one(client):
+def test_times_of_the_other_clock_become_times_of_this_one(no_processes):
+    client = WholeClient()
+    client.begin()
     ahead_ns = 5_000_000_000
     at_ns = STARTED_NS + ahead_ns
     client.host.clock.add(Pong(STARTED_NS, at_ns, at_ns), STARTED_NS)

@@ -4,12 +4,12 @@ ZeroMQ between the two is left out: what it delivers of a hub are its frames.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
+import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
@@ -177,28 +177,15 @@ class WholeClient:
         told.append(nodes.live_words(snapshot))
         return "\n".join(told)
 
-    def close(self) -> None:
-        self.session.close()
-
     def _clock_ns(self) -> int:
         return START_NS + round((self.now_s - 1000.0) * 1e9)
 
 
-@contextmanager
-def whole_clients() -> Iterator[Callable[[], WholeClient]]:
-    """Makes clients that start no process, each in place of the one before."""
-    made: list[WholeClient] = []
-
-    def make() -> WholeClient:
-        while made:
-            made.pop().close()
-        made.append(WholeClient())
-        return made[0]
-
+@pytest.fixture(scope="module")
+def no_processes() -> Iterator[None]:
+    """Clients start no process and no ZeroMQ."""
     with (
         mock.patch.object(connection_module, "ChildProcess", FakeProcess),
         mock.patch.object(hub_socket, "HubSocket", FakeHubSocket),
     ):
-        yield make
-        while made:
-            made.pop().close()
+        yield
