@@ -36,25 +36,17 @@ _SENT_STACKS_OF_RANK = 10
 
 
 class _Bounds(NamedTuple):
-    """Bounds of the kept frames of one kind. With many ranks, each has its share of the total."""
+    """Most bytes of the kept frames of one kind: of one rank, and of all ranks together."""
 
-    most: int
-    least: int
-    most_of_all: int
-    most_bytes: int
-    most_bytes_of_all: int
-
-    def of_rank(self, ranks: int) -> tuple[int, int]:
-        """Return the most frames and bytes of one rank."""
-        number = max(self.least, min(self.most_of_all // ranks, self.most))
-        return number, min(self.most_bytes, self.most_bytes_of_all // ranks)
+    of_rank_bytes: int
+    of_all_bytes: int
 
 
 _BOUNDS: Mapping[type, _Bounds] = {
-    StepTotals: _Bounds(4096, 64, 1 << 17, 1 << 20, 1 << 40),  # about 20 MB
-    StepDetail: _Bounds(4096, 4096, 0, 1 << 20, 64 << 20),
-    DeviceSample: _Bounds(128, 16, 1 << 16, 1 << 18, 1 << 40),  # one minute at two a second
-    StackSamples: _Bounds(128, 128, 0, 1 << 16, 1 << 40),
+    StepTotals: _Bounds(1 << 20, 20 << 20),
+    StepDetail: _Bounds(1 << 20, 64 << 20),
+    DeviceSample: _Bounds(16 << 10, 8 << 20),
+    StackSamples: _Bounds(64 << 10, 64 << 20),
 }
 _Kept = tuple[int, float, Frame]  # Number of arrival, time of arrival in seconds, frame
 
@@ -66,12 +58,12 @@ class _Recent:
     frames: deque[_Kept] = field(default_factory=deque)
     size_bytes: int = 0
 
-    def keep(self, kept: _Kept, most: int, most_bytes: int) -> None:
+    def keep(self, kept: _Kept, most_bytes: int) -> None:
         # Age counts from this rank's newest frame, so a hanging rank keeps its last minutes.
         frames, oldest_s = self.frames, kept[1] - HISTORY_S
         frames.append(kept)
         self.size_bytes += len(kept[2].payload)
-        while frames and (len(frames) > most or frames[0][1] < oldest_s or self.size_bytes > most_bytes):
+        while frames and (frames[0][1] < oldest_s or self.size_bytes > most_bytes):
             self.size_bytes -= len(frames.popleft()[2].payload)
 
 
@@ -109,7 +101,8 @@ class JobHistory:
             case RankEnd():
                 of_rank.end = payload
             case _ if kind in _BOUNDS:
-                of_rank.recent[kind].keep(kept, *_BOUNDS[kind].of_rank(len(self._ranks)))
+                of_rank_bytes, of_all_bytes = _BOUNDS[kind]
+                of_rank.recent[kind].keep(kept, min(of_rank_bytes, of_all_bytes // len(self._ranks)))
                 if kind is StepDetail:
                     of_rank.detail = kept[2]
             case _ if isinstance(message, Facts):

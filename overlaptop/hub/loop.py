@@ -17,7 +17,7 @@ from selectors import EVENT_READ, DefaultSelector
 from msgspec.structs import replace
 
 from overlaptop.hub.black_box import HubBlackBox
-from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
+from overlaptop.hub.dashboards import DashboardServer
 from overlaptop.hub.executions import CommandExecutions, log_change
 from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
@@ -31,7 +31,6 @@ from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import parent_of, process_start_time
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
-from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.joining import Gather, Gathered
 from overlaptop.wire.messages import RESTARTED, Notice, RankEnd, StepDetail, Welcome
@@ -41,9 +40,6 @@ _TICK_S = 1.0
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
-_DESCRIPTORS_OF_RANK = 2  # Connection and process
-_SPARE_DESCRIPTORS = 64
-"""Reserve beyond ranks and dashboards: libzmq aborts if it has no descriptor left for accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +111,7 @@ class Hub:
     """Collects the ranks' frames and passes them on until the job is over."""
 
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
+        _raise_descriptor_limit()
         self._options, self._lock = options, lock
         self._folder = job_dir(options.job)
         now_s = self._idle_since_s = time.monotonic()  # When the last rank disconnected
@@ -137,9 +134,7 @@ class Hub:
         job = self._record
         welcome = Welcome(PROTOCOL_VERSION, job.job, job.host, job.script, job.world_size, job.started_ns)
         self._commands = CommandExecutions(partial(log_change, self._record))
-        self._ranks = RankServer(
-            options.job, listener, self._selector, _most_ranks(), self._commands, self._deliver
-        )
+        self._ranks = RankServer(options.job, listener, self._selector, self._commands, self._deliver)
         self._black_box = HubBlackBox(
             welcome, self._history, commands=self._commands.replay, status=self._ranks.status
         )
@@ -324,13 +319,7 @@ def _elastic(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _most_ranks() -> int:
-    """Return how many ranks this process can connect, after raising its descriptor limit to the maximum."""
+def _raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MAX_RANKS
-    left = (soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS) // _DESCRIPTORS_OF_RANK
-    return max(min(left, MAX_RANKS), soft // 4)

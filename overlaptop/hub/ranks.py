@@ -79,7 +79,6 @@ class RankServer:
         job: str,
         listener: socket.socket,
         selector: BaseSelector,
-        max_connections: int,
         commands: CommandExecutions,
         deliver: Callable[[FromRank, bytes], None],
         clock_s: Callable[[], float] = time.monotonic,
@@ -88,7 +87,6 @@ class RankServer:
         self._job = job
         self._listener = listener
         self._selector = selector
-        self._max_connections = min(max_connections, MAX_RANKS)
         self._commands = commands
         self._on_message = deliver
         self._clock_s = clock_s
@@ -152,8 +150,6 @@ class RankServer:
 
     def _on_listener(self, _events: int) -> None:
         try:
-            if len(self._connections) >= self._max_connections:
-                raise OSError("too many")
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return

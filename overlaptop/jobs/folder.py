@@ -18,6 +18,7 @@ This module is imported in the training process.
 import fcntl
 import os
 import re
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,35 +112,27 @@ def try_lock(folder: Path, create: bool) -> int | None:
 def check_writable(key: str) -> None:
     """Make the job's folder and write a file in it. Raises JobFolderError if that fails."""
     folder = job_dir(key, create=True)
-    file = folder / f"{RECORD_NAME}.{os.getpid()}"
-    try:
-        try:
-            file.write_bytes(bytes(_TRIED_BYTES))
-        finally:
-            file.unlink(missing_ok=True)
-    except OSError as error:
+    if why := _why_not_writable(folder):
         with suppress(OSError):
             folder.rmdir()
-        raise JobFolderError(f"cannot write to {folder.parent}: {error.strerror}; {WAY_OUT}") from None
+        raise JobFolderError(f"cannot write to {folder.parent}: {why}; {WAY_OUT}")
 
 
 def why_not_writable() -> str:
-    """Return why nothing can be written there, as one line. Empty if no reason is found without writing.
+    """Return why nothing can be written in the socket directory, as one line. Empty if something can.
 
     Raises JobFolderError as `base_dir` does.
     """
-    path, why = base_dir(create=False), ""
+    path = base_dir(create=False)
     place = path if path.exists() else path.parent
+    why = _why_not_writable(place)
+    return why and f"cannot write to {place}: {why}, so no job that starts now can be seen: {WAY_OUT}"
+
+
+def _why_not_writable(folder: Path) -> str:
     try:
-        space = os.statvfs(place)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(_TRIED_BYTES))
     except OSError as error:
-        why = f"cannot be used ({error.strerror})"
-    else:
-        if space.f_flag & os.ST_RDONLY:
-            why = "can only be read"
-        # Some file systems have no limit on the number of files and report 0 of 0.
-        elif not space.f_bavail or (space.f_files and not space.f_favail):
-            why = "is full"
-        elif not os.access(place, os.W_OK | os.X_OK):
-            why = "cannot be written to"
-    return why and f"{place} {why}, so no job that starts now can be seen: {WAY_OUT}"
+        return error.strerror or str(error)
+    return ""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.jobs.record import JobRecord, list_jobs
+from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.sockets import check_listener, view_socket
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.joining import (
@@ -137,7 +137,6 @@ class Relay:
             note = str(error)
         if len(records) > MAX_JOBS:
             note = f"{len(records)} jobs run on this host: the newest {MAX_JOBS} are listed"
-        self._record = next((each for each in records if each.job == self._wanted.job), self._record)
         listed = tuple(record.remote for record in records[:MAX_JOBS])
         jobs = RelayJobs(
             PROTOCOL_VERSION, self._version, socket.gethostname(), self._readonly, listed, note
@@ -147,27 +146,26 @@ class Relay:
             self._send(jobs)
 
     def _open(self) -> None:
-        if self._record is not None and self._record.job != self._wanted.job:
-            self._record = None
-        with suppress(JobFolderError, OSError):  # the hub is ending, or its folder has gone
-            found = next((each for each in list_jobs() if each.job == self._wanted.job), None)
-            if found is not None:
-                self._record = found
-                self._hub = self._connected(found)
-        if self._hub is None:
-            self._close()
+        record = self._look()
+        if record is not None and record.hub_alive:
+            path = view_socket(record.job, record.hub_pid) if self._readonly else record.dashboard_path
+            hub = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            hub.settimeout(_HUB_PATIENCE_S)
+            try:
+                hub.connect(str(path))
+                check_listener(hub.fileno())
+                self._hub = hub
+                return
+            except (JobFolderError, OSError):  # the hub is ending, or its folder has gone
+                hub.close()
+        self._close()
 
-    def _connected(self, record: JobRecord) -> socket.socket:
-        path = view_socket(record.job, record.hub_pid) if self._readonly else record.dashboard_path
-        hub = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hub.settimeout(_HUB_PATIENCE_S)
-        try:
-            hub.connect(str(path))
-            check_listener(hub.fileno())
-        except (JobFolderError, OSError):
-            hub.close()
-            raise
-        return hub
+    def _look(self) -> JobRecord | None:
+        """Return the record of the wanted job, or its last one."""
+        record = read_job(self._wanted.job)
+        if record is not None or self._record is None or self._record.job != self._wanted.job:
+            self._record = record
+        return self._record
 
     def _read_hub(self) -> None:
         data = b""
@@ -182,7 +180,7 @@ class Relay:
     def _close(self) -> None:
         """Report the end of the connection, and the state of the hub."""
         self._leave_hub()
-        record = self._record
+        record = self._look()
         alive = record is not None and record.hub_alive
         gone = not alive and (record is None or record.gone)
         self._send(RelayClosed(self._wanted.connection, alive, gone))

@@ -8,7 +8,7 @@ from selectors import EVENT_READ, BaseSelector
 
 from overlaptop.remote import failures
 from overlaptop.remote.attempt import ConnectionAttempt
-from overlaptop.remote.child import ChildProcess, end_all
+from overlaptop.remote.child import ChildProcess
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
 from overlaptop.remote.tunnel import Tunnel
@@ -21,7 +21,6 @@ REFUSED_PAUSE_S = 300.0
 JITTER = 0.25  # Maximum random share of a pause, so that hosts lost together do not all reconnect together
 BACK_OFF_RESET_S = 60.0  # After being up for this long, a connection starts with the shortest pause again
 _OPEN_S = 1.0  # Interval at which the relay is told that a client is there, and the connection it wants
-_CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionState(Enum):
@@ -34,7 +33,7 @@ class ConnectionState(Enum):
 
 
 class Connection:
-    """A connection to one host. Only `close` waits. Use it from one thread.
+    """A connection to one host. No method waits. Use it from one thread.
 
     Call ``maintain`` several times a second. An event loop should also call ``receive`` whenever the
     selector finds something to read: round trips are then measured to the millisecond.
@@ -151,20 +150,13 @@ class Connection:
         if self.state in (ConnectionState.DOWN, ConnectionState.FAILED) and not self._closed:
             self.state, self._due_s = ConnectionState.DOWN, float("-inf")
 
-    def abandon(self) -> None:
-        """Give up for good. The caller ends `processes`."""
+    def close(self) -> None:
+        """Give up for good. Never waits: the caller ends `processes`."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.process.close_input()
             self._ending.append(self._drop(self._attempt))
         self.state, self._due_s, self.bytes_per_s = ConnectionState.DOWN, float("inf"), None
-
-    def close(self) -> None:
-        """Give up and wait until all its processes have ended: at most 1.5 s."""
-        self.abandon()
-        end_all(self._ending, _CLOSE_PATIENCE_S)
-        self._ending.clear()
-        self.tunnel.leave()
 
     def _update(self, attempt: ConnectionAttempt, now_s: float) -> None:
         if not attempt.up:

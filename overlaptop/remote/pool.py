@@ -77,10 +77,8 @@ class ConnectionPool:
     def close(self) -> None:
         """Give all connections up and wait until their processes have ended: at most 1.5 s."""
         for host in self.hosts:
-            host.abandon()
-        end_all([process for each in self.hosts for process in each.processes], _CLOSE_PATIENCE_S)
-        for host in self.hosts:
             host.close()
+        end_all([process for each in self.hosts for process in each.processes], _CLOSE_PATIENCE_S)
         self._selector.close()
 
     def _hosts(self, targets: Iterable[Target]) -> tuple[RemoteHost, ...]:

@@ -228,7 +228,7 @@ def test_a_directory_that_is_not_there_is_left_so(scene, socket_dir):
 @pytest.mark.parametrize(
     ("folder", "words"),
     [
-        ("/proc/nowhere/sockets", "/proc/nowhere cannot be used"),
+        ("/proc/nowhere/sockets", "cannot write to /proc/nowhere: "),
         ("open", "has mode 0770, not 0700: run chmod 700"),
         ("x" * 90, "a shorter directory"),
     ],

@@ -49,13 +49,10 @@ def test_three_minutes_of_steps_are_kept_also_of_a_hanging_rank(history):
     assert steps(received, rank=1) == [5]
 
 
-def test_steps_stay_within_their_number_and_bytes(history):
+def test_steps_stay_within_their_bytes(history):
     for step in range(10_000):
-        history.keep(totals(0, step), encode(totals(0, step)), 0.0)
-    assert steps(decode(frame.payload) for frame in history.replay()) == list(range(10_000 - 4096, 10_000))
-    for step in range(100):
-        history.keep(totals(1, step), bytes(100_000), 0.0)
-    assert sum(len(frame.payload) for frame in history.replay()) < 2 << 20
+        history.keep(totals(0, step), bytes(1000), 0.0)
+    assert 1_000_000 < sum(len(frame.payload) for frame in history.replay()) < 1 << 20
 
 
 def test_replay_has_ranks_then_newest_facts_then_the_rest(history):
@@ -70,12 +67,14 @@ def test_replay_has_ranks_then_newest_facts_then_the_rest(history):
 
 
 def test_a_minute_of_samples_is_kept_or_less_of_many_ranks(history):
-    received = keep(history, *(sample(number) for number in range(200)))
-    assert samples(received) == list(range(72, 200))
+    received = keep(history, *(sample(number) for number in range(500)))
+    kept = len(samples(received))
+    assert 120 < kept < 250
     for rank in range(1, 2048):
-        keep_one = sample(0, rank=rank)
-        history.keep(keep_one, encode(keep_one), 0.0)
-    assert samples(keep(history, sample(200))) == list(range(169, 201))
+        history.keep(sample(0, rank=rank), encode(sample(0, rank=rank)), 0.0)
+    few = samples(keep(history, sample(500)))
+    assert 16 <= len(few) < kept // 2
+    assert few[-1] == 500
 
 
 def test_new_process_of_a_rank_inherits_no_facts(history):

@@ -36,7 +36,7 @@ class Node:
         self.now_s = 0.0
         self._selector = selectors.DefaultSelector()
         self.server = RankServer(
-            "job-1", listener, self._selector, 8, CommandExecutions(lambda _: None),
+            "job-1", listener, self._selector, CommandExecutions(lambda _: None),
             deliver=lambda message, _payload: self.received.append(message), clock_s=lambda: self.now_s,
         )  # fmt: skip
 

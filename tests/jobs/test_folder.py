@@ -120,6 +120,7 @@ def test_unwritable_directory_is_named_in_log_and_list(tmp_path):
     log, *listed = done.stderr.splitlines()
     why = f"cannot write to {sockets}: No space left on device; make room, or set OVERLAPTOP_DIR"
     assert log.startswith(f"overlaptop: no dashboard can see this rank: {why}")
-    for line, fault in zip(listed, ("is full", "can only be read"), strict=True):
-        assert line.startswith(f"overlaptop: {sockets} {fault}, so no job that starts now can be seen: ")
+    for line, fault in zip(listed, ("No space left on device", "Read-only file system"), strict=True):
+        why = f"cannot write to {sockets}: {fault}, so no job that starts now can be seen: "
+        assert line.startswith(f"overlaptop: {why}")
         assert "OVERLAPTOP_DIR" in line

@@ -12,6 +12,7 @@ from selectors import DefaultSelector
 from typing import Any, TypeVar
 
 from overlaptop.remote.bootstrap import remote_command
+from overlaptop.remote.child import end_all
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
@@ -75,4 +76,5 @@ class Connections:
     def close(self) -> None:
         for connection in self._made:
             connection.close()
+        end_all([process for each in self._made for process in each.processes], 0.5)
         self._selector.close()
