@@ -196,8 +196,6 @@ class HubExecution(CommandProgress):
     reported_s: float = 0.0  # When a rank last reported, or the command was forwarded
     knob: Knob | None = None
     ended_as: str = ""  # The last final state passed to ``ended``
-    forgotten: bool = False
-    """Another process has replaced a rank that reported on it, so it no longer describes any rank."""
 
     def __post_init__(self) -> None:
         self.published = self.outcome()
@@ -226,8 +224,7 @@ class CommandExecutions:
         """Return the frames of all commands for a new dashboard, oldest first."""
         frames = []
         for each in self._all.values():
-            if not each.forgotten:
-                frames += [encode(each.command), _encoded(each.published)]
+            frames += [encode(each.command), _encoded(each.published)]
         return frames
 
     def take(
@@ -248,9 +245,7 @@ class CommandExecutions:
         execution.reported_s, execution.knob = now_s, self._knobs.get(command.knob)
         self._dirty.add(command.id)
         if len(self._all) > _MAX_COMMANDS:
-            oldest = next(iter(self._all))
-            self._dirty.discard(oldest)
-            self._give_up(self._all.pop(oldest), "too many commands came after it")
+            self._forget(next(iter(self._all)), "too many commands came after it")
 
     def receive(self, message: FromRank, now_s: float) -> None:
         match message:
@@ -265,9 +260,10 @@ class CommandExecutions:
                 # A new process of the rank, while the hub still had the connection of the previous one.
                 if self._pids.get(message.rank, message.pid) != message.pid:
                     self._lose(message.rank)
-                    for each in self._all.values():
+                    for key, each in tuple(self._all.items()):
                         former = each.ranks.get(message.rank)
-                        each.forgotten |= former is not None and former.reported != SENT
+                        if former is not None and former.reported != SENT:
+                            self._forget(key, f"another process is rank {message.rank} now")
                 self._pids[message.rank] = message.pid
             case RankEnd():
                 self._lose(message.rank)
@@ -280,8 +276,7 @@ class CommandExecutions:
         for key in sorted(self._dirty):
             each = self._all[key]
             outcome = each.outcome()
-            if not each.forgotten:
-                frames.append(_encoded(outcome))
+            frames.append(_encoded(outcome))
             each.published = outcome
             if outcome.done and logged_state(outcome) != each.ended_as:
                 each.ended_as = logged_state(outcome)
@@ -307,6 +302,10 @@ class CommandExecutions:
 
     def _lose(self, rank: int) -> None:
         self._dirty |= {key for key, each in self._all.items() if each.lose(rank, ENDED)}
+
+    def _forget(self, key: str, reason: str) -> None:
+        self._dirty.discard(key)
+        self._give_up(self._all.pop(key), reason)
 
     def _give_up(self, each: HubExecution, reason: str) -> None:
         if not each.published.done:
