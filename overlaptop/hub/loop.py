@@ -1,7 +1,6 @@
 """The hub's main loop: one thread, one selector, a tick a second."""
 
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -28,7 +27,7 @@ from overlaptop.jobs.folder import LOCK_NAME, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
-from overlaptop.jobs.processes import parent_of, process_start_time
+from overlaptop.jobs.processes import parent_of, process_start_time, raise_descriptor_limit
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire.codec import decode, encode
@@ -111,7 +110,7 @@ class Hub:
     """Collects the ranks' frames and passes them on until the job is over."""
 
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
         self._options, self._lock = options, lock
         self._folder = job_dir(options.job)
         now_s = self._idle_since_s = time.monotonic()  # When the last rank disconnected
@@ -317,9 +316,3 @@ def _elastic(name: str) -> int:
     """Return a number that torchrun gives its ranks. 0 if it does not."""
     number = os.environ.get(f"TORCHELASTIC_{name}", "")
     return int(number) if number.isdecimal() else 0
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

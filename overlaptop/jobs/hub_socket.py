@@ -1,9 +1,7 @@
 """A dashboard's connection to a hub: a ZeroMQ DEALER on a unix socket, here or at a relay's tunnel."""
 
-import os
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 import zmq
@@ -22,8 +20,6 @@ _READERS_S = 0.1
 """Interval at which all readers send due frames. One with new messages does so at once."""
 _SEND_HIGH_WATER = 256
 _LOOK_FOR_HUB_S = 0.5
-_DESCRIPTORS = 16
-"""More than a HubSocket opens: libzmq ends the process if it has opened some and then gets no more."""
 
 
 class HubSocket:
@@ -32,8 +28,6 @@ class HubSocket:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if too few descriptors are free."""
-        _check_descriptors()
         self.readers: dict[bytes, HubReader] = {}
         self.hubs: dict[bytes, GatheredHub] = {}
         self._all_due_s = 0.0
@@ -168,10 +162,3 @@ def make_socket(
     for name, value in ({"LINGER": 0, "HEARTBEAT_IVL": 2000, "HEARTBEAT_TIMEOUT": 9000} | options).items():
         made.setsockopt(getattr(zmq, name), value)
     return made
-
-
-def _check_descriptors() -> None:
-    """Raise OSError unless this process can open _DESCRIPTORS more."""
-    with ExitStack() as opened:
-        for _ in range(_DESCRIPTORS):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

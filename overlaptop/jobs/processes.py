@@ -1,6 +1,7 @@
 """Processes of this machine, identified by pid and start time, because the system reuses pids."""
 
 import os
+import resource
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -58,3 +59,10 @@ def is_alive(pid: int, start_ticks: int | None) -> bool:
         return process_start_time(pid) == start_ticks
     except OSError:
         return True
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process all descriptors that it can have: libzmq aborts a process that gets no more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

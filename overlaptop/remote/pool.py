@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from selectors import DefaultSelector
 
+from overlaptop.jobs.processes import raise_descriptor_limit
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.child import end_all
@@ -31,6 +32,7 @@ class ConnectionPool:
     ) -> None:
         """``report``: called with progress, line by line. Options and ValueError: as in remote_command."""
         words = remote_command(python, remote_dir, readonly=readonly)
+        raise_descriptor_limit()
         self._selector = DefaultSelector()
         self._report = report
         self._words = words

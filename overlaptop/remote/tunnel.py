@@ -3,7 +3,7 @@
 import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
@@ -23,7 +23,7 @@ class Tunnel:
         self.closed: RelayClosed | None = None  # Why the connection ended, until the next one carries data
         self._send = send
         self._selector, self._data = selector, data
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._listening = ExitStack()
         self._listener: socket.socket | None = None
         self._socket: socket.socket | None = None
         self.wanted = RelayOpen(0, "")
@@ -38,9 +38,10 @@ class Tunnel:
     def open(self, job: str) -> Path:
         """Listen for the connection to this job's hub, in place of any other. Returns the path. OSError."""
         self.leave()
-        self._folder = tempfile.TemporaryDirectory(prefix="overlaptop-")
-        path = Path(self._folder.name) / "hub.sock"
+        folder = self._listening.enter_context(tempfile.TemporaryDirectory(prefix="overlaptop-"))
+        path = Path(folder) / "hub.sock"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.enter_context(self._listener)
         self._listener.bind(str(path))
         self._listener.listen(1)
         self._listener.setblocking(False)
@@ -94,11 +95,8 @@ class Tunnel:
         self._outgoing = b""
 
     def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-        self._listener = self._folder = None
+        self._listening.close()
+        self._listener = None
 
     def _pass_in(self) -> None:
         with suppress(OSError):  # full or closed, which a later read shows

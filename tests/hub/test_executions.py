@@ -170,6 +170,7 @@ def test_a_command_is_at_the_stage_of_its_slowest_rank():
         before = state
     outcome = played(CAPTURE, *events)
     assert (outcome.stage, outcome.done, outcome.step, outcome.reason) == ("written", True, 40, "")
+    assert logged_state(played(SETTING, (0, "failed", ""), (1, "refused", ""))) == "refused"
 
 
 CHANGED, NOT_REPORTED = (0, "changed"), "rank 1 has not reported"
@@ -205,10 +206,6 @@ def test_what_becomes_of_a_command(command, events, state, reason, done):
     assert (outcome.stage, outcome.reason, outcome.done) == (state, reason, done)
 
 
-def test_the_log_names_what_one_rank_refused():
-    assert logged_state(played(SETTING, (0, "failed", ""), (1, "refused", ""))) == "refused"
-
-
 def on_two_hubs(first, second, unreachable=None, command=SETTING):
     outcomes = [played(command, *first), played(command, *second, ranks=(2, 3))]
     return merged(command, outcomes, unreachable or {})
@@ -219,11 +216,6 @@ def test_the_slowest_rank_of_any_hub_counts(state, done):
     outcome = on_two_hubs([CHANGED, (1, "changed")], [(2, "changed"), (3, state)])
     assert (outcome.stage, outcome.done, outcome.step) == (state, done, 40)
     assert (outcome.old, outcome.new) == ("25", "50")
-
-
-def test_ended_ranks_may_have_acted_if_another_hub_s_did():
-    outcome = on_two_hubs([(0, "accepted"), (0, ENDED), (1, ENDED)], [(2, "changed"), (3, "changed")])
-    assert (outcome.stage, outcome.reason) == ("unknown", "rank 0 ended before it reported")
 
 
 @pytest.mark.parametrize(

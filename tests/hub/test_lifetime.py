@@ -152,22 +152,6 @@ def test_last_end_has_the_ends_of_all_ranks(hubs, make_rank, make_viewer):
         join(None)
 
 
-def test_rank_that_reconnects_replaces_its_old_connection(hubs, make_rank, make_viewer):
-    hubs.start()
-    old = make_rank(0).greet()
-    viewer = make_viewer()
-    viewer.receive(RankInfo)
-    new = make_rank(0)
-    new.info = replace(new.info, backend="nccl")
-    new.greet()
-    assert old.is_closed_by_hub()
-    new.send(new.step(1))
-    viewer.receive(StepTotals)
-    viewer.receive(HubStatus, lambda status: status.ranks_connected == 1)
-    assert [info.backend for info in viewer.of(RankInfo)] == ["gloo", "nccl"]
-    assert viewer.of(RankEnd) == []
-
-
 def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank, make_viewer, folder):
     first = hubs.start()
     rank, viewer = make_rank().greet(), make_viewer()

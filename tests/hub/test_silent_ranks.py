@@ -84,8 +84,11 @@ def test_ranks_are_limited(node, ranks, monkeypatch):
     monkeypatch.setattr(hub_side, "MAX_RANKS", 2)
     more = [rank(number) for number in (1, 2)]  # one that comes back, and one too many
     node.work()
-    assert node.server.numbers == (0, 1)
-    assert node.server.bad_frames == 1
+    assert (node.server.numbers, node.server.bad_frames) == ((0, 1), 1)
+    more[0].put(step(1, 7))
+    more[0].pump()
+    node.work()
+    assert step(1, 7) in node.received
     for each in more:
         each.disconnect()
 

@@ -1,5 +1,6 @@
 """What users call a host, and the command that reaches it."""
 
+import shlex
 import subprocess
 
 import pytest
@@ -11,22 +12,25 @@ from overlaptop.remote.failures import PERSON, RETRY, TERMINAL
 from overlaptop.remote.targets import MAX_TARGETS, Target, named
 
 WORDS = ("sh", "-c", "echo $1", "name", "", "/a b")
-SRUN = ("--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1")
+SRUN = "--quiet --unbuffered --overlap --nodes=1 --ntasks=1"
 LINE = "sh -c 'echo $1' name '' '/a b'"
 
 
+def target(word):
+    prefix = word.removeprefix("via ")
+    return Target.parse(word) if prefix == word else Target.via(prefix)
+
+
 def argv(word):
-    return Target.parse(word).argv(WORDS)
+    return target(word).argv(WORDS)
 
 
 @pytest.mark.parametrize(
     ("word", "command"),
     [
-        ("gpu-a", ["--", "gpu-a"]),
         ("me@gpu-a.example.org", ["--", "me@gpu-a.example.org"]),
         ("me@fe80::1%eth0", ["--", "me@fe80::1%eth0"]),
         (r"CORP\me@gpu-a", ["--", r"CORP\me@gpu-a"]),
-        ("ssh://me@gpu-a:2222", ["-p", "2222", "--", "me@gpu-a"]),
         ("ssh://me@[::1]:22/", ["-p", "22", "--", "me@::1"]),
     ],
 )
@@ -37,7 +41,7 @@ def test_a_host_is_reached_by_the_users_own_ssh(word, command):
     assert "BatchMode=no" in Target.parse(word).argv(WORDS, interactive=True)
 
 
-def test_real_ssh_takes_the_options(tmp_path):
+def test_real_ssh_takes_the_options():
     command = argv("ssh://me@gpu-a:2222")
     done = subprocess.run([command[0], "-G", *command[1:-1]], capture_output=True, text=True, check=True)
     assert {
@@ -49,24 +53,22 @@ def test_real_ssh_takes_the_options(tmp_path):
 @pytest.mark.parametrize(
     ("word", "command"),
     [
-        ("docker://trainer", ["docker", "exec", "-i", "trainer", *WORDS]),
-        ("kubectl://pod-0", ["kubectl", "exec", "-i", "pod-0", "--", *WORDS]),
-        (
-            "kubectl://ml/pod-0/main",
-            ["kubectl", "exec", "-i", "-n", "ml", "pod-0", "-c", "main", "--", *WORDS],
-        ),
-        ("srun://1234", ["srun", "--jobid=1234", *SRUN, *WORDS]),
-        ("srun://12_3/n01", ["srun", "--jobid=12_3", *SRUN, "--nodelist=n01", *WORDS]),
-        ("local://", [*WORDS]),
-        ("via sudo -u 'the trainer'", ["sudo", "-u", "the trainer", *WORDS]),
-        ("via ssh -J jump gpu-a", ["ssh", "-J", "jump", "gpu-a", LINE]),
-        ("via gcloud compute ssh vm --command={}", ["gcloud", "compute", "ssh", "vm", f"--command={LINE}"]),
+        ("docker://trainer", "docker exec -i trainer"),
+        ("kubectl://pod-0", "kubectl exec -i pod-0 --"),
+        ("kubectl://ml/pod-0/main", "kubectl exec -i -n ml pod-0 -c main --"),
+        ("srun://1234", f"srun --jobid=1234 {SRUN}"),
+        ("srun://12_3/n01", f"srun --jobid=12_3 {SRUN} --nodelist=n01"),
+        ("local://", ""),
+        ("via sudo -u 'the trainer'", "sudo -u 'the trainer'"),
     ],
 )
 def test_other_targets_use_their_own_command_or_a_prefix(word, command):
-    prefix = word.removeprefix("via ")
-    target = Target.parse(word) if prefix == word else Target.via(prefix)
-    assert target.argv(WORDS) == command
+    assert target(word).argv(WORDS) == [*shlex.split(command), *WORDS]
+
+
+def test_words_become_a_line_for_a_prefix_with_a_shell_behind_it():
+    assert target("via ssh -J jump gpu-a").argv(WORDS) == ["ssh", "-J", "jump", "gpu-a", LINE]
+    assert target("via gcloud ssh --command={}").argv(WORDS) == ["gcloud", "ssh", f"--command={LINE}"]
 
 
 @pytest.mark.parametrize(

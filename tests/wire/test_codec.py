@@ -42,34 +42,30 @@ def decodes_or_refuses(data):
     assert decode(encode(message)) == message
 
 
-def declared_types(cls):
-    """Of all that is in a message, to the innermost."""
-    left = [inspect.type_info(cls)]
-    while left:
-        found = left.pop()
-        yield found
-        match found:
-            case inspect.StructType():
-                left += [field.type for field in found.fields]
-            case inspect.UnionType():
-                left += found.types
-            case inspect.VarTupleType():
-                left.append(found.item_type)
+def check_bounds(declared):
+    match declared:
+        case inspect.StructType():
+            for field in declared.fields:
+                check_bounds(field.type)
+        case inspect.UnionType():
+            for each in declared.types:
+                check_bounds(each)
+        case inspect.VarTupleType():
+            assert declared.max_length is not None
+            check_bounds(declared.item_type)
+        case inspect.IntType() | inspect.FloatType():
+            assert None not in (declared.ge, declared.le)
+        case inspect.StrType():
+            assert declared.max_length is not None or declared.pattern is not None
+        case inspect.BytesType():
+            assert declared.max_length is not None
+        case _:
+            assert isinstance(declared, inspect.BoolType | inspect.NoneType)
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 def test_every_field_of_a_message_is_bounded(cls):
-    for declared in declared_types(cls):
-        match declared:
-            case inspect.IntType() | inspect.FloatType():
-                assert None not in (declared.ge, declared.le)
-            case inspect.StrType():
-                assert declared.max_length is not None or declared.pattern is not None
-            case inspect.VarTupleType() | inspect.BytesType():
-                assert declared.max_length is not None
-            case _:
-                allowed = (inspect.StructType, inspect.UnionType, inspect.BoolType, inspect.NoneType)
-                assert isinstance(declared, allowed)
+    check_bounds(inspect.type_info(cls))
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
@@ -87,11 +83,8 @@ def test_a_message_decodes_to_itself(cls):
 
 @settings(max_examples=150)
 @given(st.binary(max_size=300))
-@example(b"")
 @example(b"\x91" * 200_000)
-@example(b"\x81\x91\x01\x01")
 @example(b"\xc7\x0c\xff" + b"\xff" * 12)
-@example(b"\xd6\xff\x00\x00\x00\x00")
 @example(b"\xa1\xff")
 def test_arbitrary_bytes_are_a_message_or_refused(data):
     decodes_or_refuses(data)
