@@ -23,8 +23,6 @@ FIRST_BYTES_S = 30.0
 """Timeout for the host's first bytes, and for a relay's: the interpreter may be on a slow file system."""
 ASK_AGAIN_S = 1.0  # Pause before the start script is told to look for a job again
 _READ_BYTES = 1 << 17  # Maximum bytes read at once, so that processing takes only a few milliseconds
-_END_OF_OUTPUT_S = 2.0
-"""How long a process that has closed its output has to end by itself, with its status."""
 MAX_PREAMBLE_BYTES = 1 << 16
 """Maximum foreign output before the first note, between two notes, or before MAGIC."""
 _KEPT_BYTES = 4096
@@ -107,7 +105,6 @@ class ConnectionAttempt:
         self._stream = RelayStream()
         self._received_s = now_s
         self._fault: Failure | None = None
-        self._reported_failure: Failure | None = None
         self._output_ended = False
         self._ask_due_s: float | None = None
 
@@ -176,8 +173,6 @@ class ConnectionAttempt:
         if self.process.ended:
             # Its last output may still be in the pipe, and may name the reason.
             return None if self.receive(now_s) else self._fault or self._why_ended()
-        if self._output_ended and silent_s > _END_OF_OUTPUT_S:
-            return self._reported_failure or Failure("the connection broke")
         if self.up:
             silence = f"the connection was silent for {SILENT_S:.0f} s"
             return Failure(silence) if silent_s > SILENT_S else None
@@ -191,7 +186,7 @@ class ConnectionAttempt:
         while self.process.read_errors():
             pass
         status, target = self.process.reap() or 0, self._target
-        return self._reported_failure or failures.of_ending(
+        return failures.of_ending(
             target.kind, target.place, status, self.process.errors, self._stream.preamble
         )
 
@@ -202,7 +197,7 @@ class ConnectionAttempt:
             self.waiting = failures.one_line(note.text) or "it waits for a job"
             self._ask_due_s = now_s + ASK_AGAIN_S
         elif note.kind == FAIL:
-            self._reported_failure = Failure(note.text or "it cannot go on")
+            self._fault = Failure(note.text or "it cannot go on")
 
     def _handle(self, payload: bytes) -> None:
         if self._fault is not None:

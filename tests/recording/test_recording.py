@@ -12,7 +12,6 @@ from mcap.writer import Writer
 from overlaptop.commands import following
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.record import record
-from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.recording import writer
 from overlaptop.recording.batch import PROFILE, Batch, NodeClock, packed
@@ -23,7 +22,6 @@ from overlaptop.wire.codec import frame
 from overlaptop.wire.messages import RankEnd
 from tests.commands.running import run_here
 from tests.fleet.builders import Clock, S, status
-from tests.fleet.fakes import FakeHost
 from tests.recording.played import PlayedJob, played
 
 HEADER = (
@@ -211,13 +209,6 @@ def test_file_that_is_there_is_not_overwritten(job, tmp_path):
     with pytest.raises(CommandError, match="file exists"):
         record(job.session, Recorder(), path, Keep())
     assert path.read_text() == "mine"
-
-
-def test_recording_of_a_job_that_never_answers_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "LOST_LIMIT_S", 0.0)
-    session = JobSession(JobSelector(key="job-1"), [FakeHost("", Clock())])
-    with pytest.raises(CommandError, match=r"the job does not answer \(waiting for job job-1\)"):
-        record(session, Recorder(), tmp_path / "run.mcap", Keep())
 
 
 def test_bad_keep_is_a_usage_error():
