@@ -4,7 +4,6 @@ The called process takes the job's lock, listens, forks and ends: the training p
 on. libzmq, whose threads a fork would not survive, is imported after it.
 """
 
-import argparse
 import importlib.util
 import os
 import resource
@@ -18,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from overlaptop.hub.log import open_log
+from overlaptop.hub.options import HubOptions, parse
 from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import fill_standard, ranks_socket
-from overlaptop.recording.keep import DEFAULT_KEEP
 
 _BACKLOG = 1024
 _LOCK_TRIES = 20
@@ -30,7 +29,7 @@ _LOCK_PAUSE_S = 0.02
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start a hub unless there is one. Returns 0 if a hub runs, or 2 with the reason on stderr."""
-    options = _parser().parse_args(arguments)
+    options = parse(arguments)
     fill_standard()
     # A dead job's open socket would keep its peers waiting.
     os.closerange(3, max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1)
@@ -53,20 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _become_daemon(log)
         _work(options, listener, lock)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m overlaptop.hub", description=__doc__)
-    parser.add_argument("--job", required=True, help="key of the job: its folder's name")
-    parser.add_argument("--script", required=True, help="the job's script, as its user calls it")
-    parser.add_argument("--world-size", required=True, type=int)
-    parser.add_argument("--starter-pid", required=True, type=int, help="the process that asks for a hub")
-    parser.add_argument("--cwd", default="", help="the job's working directory")
-    parser.add_argument("--record", default="", help="folder in which to record the job")
-    parser.add_argument("--keep", default=DEFAULT_KEEP, help="how much of the recording")
-    parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
-    parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
-    return parser
 
 
 def _lock(job: str) -> int | None:
@@ -113,13 +98,13 @@ def _become_daemon(log: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> None:
+def _work(options: HubOptions, listener: socket.socket, lock: int) -> None:
     status = 1
     try:
-        from overlaptop.hub.loop import Hub, HubOptions
+        from overlaptop.hub.loop import Hub
 
         clean_stale()  # folders of jobs that were killed together with their hubs
-        Hub(HubOptions(**vars(options)), listener, lock).run()
+        Hub(options, listener, lock).run()
         status = 0
     except BaseException:  # noqa: BLE001 - nobody above can report it: the caller already has its status
         traceback.print_exc()

@@ -19,7 +19,7 @@ from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
-from overlaptop.hub.reader_queue import FAR_HISTORY_BYTES, KEPT, Frame, ReaderQueue
+from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
 from overlaptop.jobs.hub_socket import make_socket
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
@@ -32,6 +32,8 @@ from overlaptop.wire.schema import Message
 MAX_DASHBOARDS = 64
 _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))
 _MAX_WINDOW_BYTES = 4 << 20
+_NEAR_WINDOW_BYTES = 1 << 20  # No reader on another host grants this much
+_FAR_HISTORY_BYTES = 256 << 10  # Maximum history for a reader on another host
 _LIMITS = {"SNDHWM": 0, "RCVHWM": 16, "MAXMSGSIZE": 1 << 16}
 """Grants bound the bytes that ZeroMQ holds for a dashboard."""
 _MAX_RECEIVED_AT_ONCE = 256
@@ -295,7 +297,7 @@ class DashboardServer:
             payloads = [self._welcome, *filter(None, (self._gathered,))]
             commands = [Frame(payload, KEPT) for payload in self._commands.replay()]
             history = [*(Frame(each, KEPT) for each in payloads), *self._history.replay(), *commands]
-            dashboard.begin(history, self._far_history_bytes(address))
+            dashboard.begin(history, self._most_history_bytes(address, join))
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.expires_s = now_s + READER_TIMEOUT_S
         dashboard.grant(join.received_bytes, min(join.window_bytes, _MAX_WINDOW_BYTES))
@@ -307,13 +309,13 @@ class DashboardServer:
         self._bursts += join.bursts > dashboard.bursts
         dashboard.bursts = join.bursts
 
-    def _far_history_bytes(self, address: _Address) -> int:
-        """Return this node's share of the history over the root: it has a share of the job's ranks."""
-        if address[0] != _OVER_ROOT:
-            return FAR_HISTORY_BYTES
+    def _most_history_bytes(self, address: _Address, join: Join) -> float:
+        """Return a reader's limit. Over the root, this node has its share, as it has of the job's ranks."""
+        if join.window_bytes >= _NEAR_WINDOW_BYTES:
+            return float("inf")
         ranks = len(self._ranks.numbers)
         share_bytes = _OVER_ROOT_HISTORY_BYTES * ranks // max(1, ranks, self._world_size)
-        return min(FAR_HISTORY_BYTES, share_bytes)
+        return min(_FAR_HISTORY_BYTES, share_bytes) if address[0] == _OVER_ROOT else _FAR_HISTORY_BYTES
 
     def _set_status(self, dashboard: DashboardClient) -> None:
         status = self._ranks.status()

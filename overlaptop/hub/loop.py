@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
@@ -21,6 +20,7 @@ from overlaptop.hub.executions import CommandExecutions, log_change
 from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
+from overlaptop.hub.options import HubOptions
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, job_dir, remove_job_files
@@ -39,21 +39,6 @@ _TICK_S = 1.0
 _EXITING_FACTOR = 5
 """Factor on the linger time while processes are about to end, to learn their exit codes, or while other
 hubs are connected."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubOptions:
-    """The hub's command-line options."""
-
-    job: str
-    script: str
-    world_size: int
-    starter_pid: int
-    cwd: str
-    linger_s: float
-    wait_s: float
-    record: str  # Folder in which the job is recorded. Empty: it is not.
-    keep: str  # How much of the recording is kept, as in `Keep.parse`
 
 
 class RecorderProcess:

@@ -19,9 +19,6 @@ _MAX_QUEUED_BYTES = 4 << 20  # Beyond this, the oldest frames of any kind are dr
 _MEASURED_WORTH = 4  # Factor by which steps with lane totals, which are needed most, are thinned less
 _SAMPLE_WORTH = 8  # The same factor for samples of GPUs: two a second, far fewer than steps
 _QUIET_S = 5.0  # If a queue is less than half full for this long, twice as many steps are sent again
-FAR_HISTORY_BYTES = 256 << 10
-"""History for a reader on another host. Beyond this, the older three quarters are thinned repeatedly."""
-_NEAR_WINDOW_BYTES = 1 << 20  # No reader on another host grants this much
 _HISTORY_WINDOWS = 2  # Maximum history left, in windows, once the speed of the connection is known
 _MEASURED_TICKS = 3  # After this many ticks, a reader has measured its connection, and its window is valid
 _MAX_BATCH_BYTES = 1 << 17
@@ -73,17 +70,16 @@ class ReaderQueue:
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._history_bytes = 0
         """`_loose_bytes`: stream frames that may be dropped."""
         self._owed_bytes = 0  # Bytes owed to timelines: while there is too much of both, they get half
-        self._far_history_bytes = FAR_HISTORY_BYTES
         self._history_every = 1
         self._ticks = 0
         self._sent_bytes = self._received_bytes = self._window_bytes = 0
         self._busy_s = monotonic_s()  # When the queue was last more than half full, or `every` changed
 
-    def begin(self, history: list[Frame], far_bytes: int = FAR_HISTORY_BYTES) -> None:
-        """Queue the history. A reader on another host gets about ``far_bytes`` of it."""
-        self._far_history_bytes = far_bytes
+    def begin(self, history: list[Frame], most_bytes: float = float("inf")) -> None:
+        """Queue the history, or about ``most_bytes`` of it."""
         self.history.extend(history)
         self._history_bytes = _size(self.history)
+        self._thin_history(most_bytes)
 
     def put(self, frame: Frame) -> None:
         if frame.timeline_step is not None:
@@ -97,8 +93,6 @@ class ReaderQueue:
 
     def grant(self, received_bytes: int, window_bytes: int) -> None:
         """Record the bytes that the reader has received, and how many more may be in flight."""
-        if not self._window_bytes and window_bytes < _NEAR_WINDOW_BYTES:
-            self._thin_history(self._far_history_bytes)
         self._received_bytes = min(received_bytes, self._sent_bytes)
         self._window_bytes = window_bytes
 
@@ -203,7 +197,7 @@ class ReaderQueue:
             self._count(self._stream.popleft(), -1)
             self.dropped += 1
 
-    def _thin_history(self, most_bytes: int) -> None:
+    def _thin_history(self, most_bytes: float) -> None:
         while self._history_bytes > most_bytes and self._history_every < MAX_EVERY:
             self._history_every *= 2
             older = len(self.history) * 3 // 4

@@ -34,14 +34,12 @@ class ChildProcess:
         self.interactive = interactive
         self.pid = self._process.pid
         pipes = self._process.stdin, self._process.stdout, self._process.stderr
-        assert None not in pipes
         self._in, self._out, self._err = self._pipes = [pipe for pipe in pipes if pipe is not None]
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
         self.out_fd = self._out.fileno()
         self._unsent = bytearray()
         self._errors = bytearray()
-        self._input_closed = self._closed = False
 
     @property
     def errors(self) -> str:
@@ -52,7 +50,11 @@ class ChildProcess:
         """Whether the process has ended. Its pipes may still hold output."""
         # Not reaped yet, it keeps the number of its process group.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return self._closed or os.waitid(os.P_PID, self.pid, flags) is not None
+        return self._is_reaped or os.waitid(os.P_PID, self.pid, flags) is not None
+
+    @property
+    def _is_reaped(self) -> bool:
+        return self._process.returncode is not None
 
     def read(self, most_bytes: int) -> bytes | None:
         """Return its standard output. Empty: nothing now. None: nothing more will come."""
@@ -68,14 +70,14 @@ class ChildProcess:
 
     def write(self, data: bytes) -> bool:
         """Send bytes, now or later. False if it has not read the previous ones yet."""
-        if self._input_closed or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
+        if self._in.closed or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
             return False
         self._unsent += data
         self.flush()
         return True
 
     def flush(self) -> None:
-        while self._unsent and not self._input_closed:
+        while self._unsent and not self._in.closed:
             try:
                 del self._unsent[: os.write(self._in.fileno(), self._unsent)]
             except BlockingIOError:
@@ -85,7 +87,6 @@ class ChildProcess:
 
     def close_input(self) -> None:
         self.flush()
-        self._input_closed = True
         with suppress(OSError):
             self._in.close()
 
@@ -94,22 +95,19 @@ class ChildProcess:
         self.signal(signal.SIGTERM if self.interactive else signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        if not self._closed:
+        if not self._is_reaped:
             with suppress(ProcessLookupError, PermissionError):  # sudo's child belongs to root
                 (os.kill if self.interactive else os.killpg)(self.pid, number)
 
     def reap(self) -> int | None:
         """Reap an ended process, and end its remaining children. Returns its status, or None if it runs."""
-        if self._closed:
-            return self._process.returncode
-        if not self.ended:
-            return None
-        self.signal(signal.SIGKILL)
-        self._closed = True
-        for pipe in self._pipes:
-            with suppress(OSError):
-                pipe.close()
-        return self._process.wait()
+        if not self._is_reaped and self.ended:
+            self.signal(signal.SIGKILL)
+            for pipe in self._pipes:
+                with suppress(OSError):
+                    pipe.close()
+            self._process.wait()
+        return self._process.returncode
 
 
 def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
