@@ -1,6 +1,5 @@
 """What a hub leaves of its job's last minutes."""
 
-import contextlib
 import sys
 import time
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.messages import Found, GroupCalls, HubStatus, IssuedCall, Notice, RankEnd, RankStalled
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, S, detail, info, status, step, welcome
-from tests.hubs import Receiver
 from tests.processes import eventually
 
 
@@ -64,8 +62,7 @@ def job(socket_dir):
 
 def shown(box):
     recording = open_recording(box.path)
-    with_end = ReplaySession(recording)
-    return with_end.seek(recording.last_ns)
+    return ReplaySession(recording).seek(recording.last_ns)
 
 
 def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
@@ -126,20 +123,23 @@ def test_finding_is_written_once_for_each_of_the_first_rules(job):
     assert (box.occasion, shown(box).ranks[1].end.failure) == ("failed", "ValueError: no")
 
 
-def test_read_only_reader_has_no_finding_written(hubs, make_rank):
+def test_read_only_reader_has_no_finding_written(hubs, make_rank, make_viewer):
     record, rank = hubs.start(), make_rank(0).greet()
     rank.send(*(step(0, each) for each in range(30)))
-    view_only = replace(record, dashboard_socket=view_socket(record.job, record.hub_pid).name)
-    for each in (view_only, record):
-        reader = Receiver()
-        with contextlib.closing(LocalHubConnection(each)) as hub:
-            reader.poll = lambda hub=hub, reader=reader: reader.messages.extend(hub.poll())
-            reader.receive(HubStatus)
-            assert black_boxes.found() == []
-            assert hub.send(Found("late_launch"))
-            # The hub counts a refused one as a bad frame.
-            reader.until(lambda reader=reader: reader.of(HubStatus)[-1].dropped or black_boxes.found())
-    assert [box.occasion for box in black_boxes.found()] == ["found-late_launch"]
+    viewer = make_viewer()
+    viewer.close()
+    viewer.hub = LocalHubConnection(
+        replace(record, dashboard_socket=view_socket(record.job, record.hub_pid).name)
+    )
+    viewer.receive(HubStatus)
+    assert viewer.hub.send(Found("late_launch"))
+    viewer.receive(HubStatus, lambda status: status.dropped == 1)  # a refused one is a bad frame
+    assert black_boxes.found() == []
+    viewer = make_viewer()
+    viewer.receive(HubStatus)
+    assert viewer.hub.send(Found("late_launch"))
+    (box,) = eventually(black_boxes.found)
+    assert box.occasion == "found-late_launch"
 
 
 def test_newest_jobs_are_kept(job, socket_dir):

@@ -152,16 +152,14 @@ def test_no_tcp_port_is_open_without_gather(nodes):
     assert not open_sockets & {f"socket:[{row[9]}]" for row in rows}
 
 
-def stranger(address, secret_hex=None, server_hex=KEY_HEX):
+def stranger(context, address, secret_hex=None, server_hex=KEY_HEX):
     """The socket of a client that says what a hub and what a dashboard would say."""
-    dealer = zmq.Context.instance().socket(zmq.DEALER)
-    dealer.setsockopt(zmq.LINGER, 0)
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
     if secret_hex is not None:
         secret = z85.encode(bytes.fromhex(secret_hex))
-        server = zmq.curve_public(z85.encode(bytes.fromhex(server_hex)))
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
-        dealer.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
-        dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        dealer.curve_serverkey = zmq.curve_public(z85.encode(bytes.fromhex(server_hex)))
+        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_public(secret), secret
     dealer.connect("tcp://{}:{}".format(*address))
     dealer.send_multipart([b"", encode(HubHello("stranger", 1, HubClock(0, 0)))])
     dealer.send(encode(Join(PROTOCOL_VERSION, ())))
@@ -170,23 +168,20 @@ def stranger(address, secret_hex=None, server_hex=KEY_HEX):
 
 def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
     root, _, address = gathered
-    keys = (), (OTHER_HEX,), (OTHER_HEX, OTHER_HEX)
-    strangers = [stranger(address, *each) for each in keys]
-    noise = [socket.create_connection(address) for _ in range(20)]
-    try:
-        for number, each in enumerate(noise):
-            each.sendall(os.urandom(1 + 500 * number))
-        friend = stranger(address, KEY_HEX)  # the last, with the right key: the others had the time, too
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        for number in range(20):
+            noise = stack.enter_context(socket.create_connection(address))
+            noise.sendall(os.urandom(1 + 500 * number))
+        # The last one has the right key: the others had the time, too.
+        keys = (), (OTHER_HEX,), (OTHER_HEX, OTHER_HEX), (KEY_HEX,)
+        *strangers, _ = [stack.enter_context(stranger(context, address, *each)) for each in keys]
         here = read(root.socket())
         here.until(lambda: len(here.nodes) == 2)
         root.rank.send(root.rank.step(2))
         here.receive(StepTotals, is_second)
         assert {hub.host for hub in here.socket.hubs.values()} == {socket.gethostname(), "stranger"}
         assert not any(each.poll(0) for each in strangers)
-        friend.close()
-    finally:
-        for each in (*strangers, *noise):
-            each.close()
 
 
 def test_replaced_root_binds_its_port_again_and_the_node_returns(gathered, read):
