@@ -7,7 +7,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -217,6 +217,21 @@ def make_rank(hubs: Hubs) -> Iterator[Callable[..., Rank]]:
 @pytest.fixture
 def make_viewer(hubs: Hubs) -> Iterator[Callable[..., Viewer]]:
     yield from made_and_closed(Viewer)
+
+
+class Watched(NamedTuple):
+    """A hub with rank 0 and a viewer, which knows the rank."""
+
+    record: JobRecord
+    rank: Rank
+    viewer: Viewer
+
+
+@pytest.fixture
+def watched(hubs: Hubs, make_rank: Callable[..., Rank], make_viewer: Callable[..., Viewer]) -> Watched:
+    made = Watched(hubs.start(), make_rank().greet(), make_viewer())
+    made.viewer.receive(RankInfo)
+    return made
 
 
 @pytest.fixture

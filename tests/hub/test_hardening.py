@@ -45,10 +45,8 @@ JUNK = {
 }
 
 
-def test_connection_that_begins_with_junk_is_closed_and_counted(hubs, make_rank, make_viewer):
-    hubs.start()
-    good, viewer = make_rank(0).greet(), make_viewer()
-    viewer.receive(RankInfo)
+def test_connection_that_begins_with_junk_is_closed_and_counted(watched, make_rank):
+    _, good, viewer = watched
     for junk in JUNK.values():
         bad = make_rank(1)
         bad.socket.sendall(junk)
@@ -58,10 +56,8 @@ def test_connection_that_begins_with_junk_is_closed_and_counted(hubs, make_rank,
     assert viewer.of(RankEnd) == []
 
 
-def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_viewer):
-    hubs.start()
-    rank, viewer = make_rank(0).greet(), make_viewer()
-    viewer.receive(RankInfo)
+def test_a_rank_survives_a_few_bad_frames_but_not_many(watched):
+    _, rank, viewer = watched
     rank.socket.sendall(JUNK["an empty frame"])
     rank.send(replace(rank.step(1), rank=1), SETTING)  # in another's name; what only dashboards send
     assert_serves(rank, viewer, 2)
@@ -72,9 +68,8 @@ def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_vie
     assert viewer.receive(RankEnd).clean is False
 
 
-def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewer):
-    record = hubs.start()
-    rank, viewer = make_rank().greet(), make_viewer()
+def test_a_hub_that_was_stopped_goes_on_where_it_was(watched):
+    record, rank, viewer = watched
     assert_serves(rank, viewer, 0)
     os.kill(record.hub_pid, signal.SIGSTOP)
     rank.send(*map(rank.step, range(1, 500)))
@@ -94,10 +89,8 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     assert rank.next_command().id == other.id
 
 
-def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_viewer):
-    record = hubs.start()
-    rank, viewer = make_rank().greet(), make_viewer()
-    viewer.receive(RankInfo)
+def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, watched, make_viewer):
+    record, rank, viewer = watched
     eventually(lambda: hubs.record().rank_pids)  # it writes no file after that
 
     def descriptors():
@@ -116,10 +109,8 @@ def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_
     assert_is_quiet(record.hub_pid)
 
 
-def test_hub_without_descriptors_accepts_the_rank_later(hubs, make_rank, make_viewer):
-    record = hubs.start()
-    first, viewer = make_rank(0).greet(), make_viewer()
-    viewer.receive(RankInfo)
+def test_hub_without_descriptors_accepts_the_rank_later(watched, make_rank):
+    record, first, viewer = watched
     soft, hard = resource.prlimit(record.hub_pid, resource.RLIMIT_NOFILE)
     used = {int(path.name) for path in Path(f"/proc/{record.hub_pid}/fd").iterdir()}
     lowest_free = min(set(range(len(used) + 1)) - used)

@@ -135,10 +135,8 @@ def test_the_end_of_a_rank_is_followed_by_its_exit_code(hubs, make_rank, make_vi
 def test_last_end_has_the_ends_of_all_ranks(hubs, make_rank, make_viewer):
     now_ns = time.time_ns()
     record = hubs.start("--linger-s", "0")
-    viewer = make_viewer()
     ranks = [make_rank(number).greet() for number in (0, 1)]
-    for number in (0, 1):
-        viewer.receive(RankInfo, lambda info, number=number: info.rank == number)
+    make_viewer().await_ranks(2)
     late = RankEnd(0, now_ns + 10**9, True, "ValueError: boom", 1)
     early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch", 1)
     ranks[0].send(RankStalled(0, hung=True))
@@ -152,10 +150,10 @@ def test_last_end_has_the_ends_of_all_ranks(hubs, make_rank, make_viewer):
         join(None)
 
 
-def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank, make_viewer, folder):
-    first = hubs.start()
-    rank, viewer = make_rank().greet(), make_viewer()
-    viewer.receive(RankInfo)
+def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(
+    hubs, watched, make_rank, make_viewer, folder
+):
+    first, rank, viewer = watched
     os.kill(first.hub_pid, signal.SIGKILL)
     assert rank.is_closed_by_hub()
     viewer.until(lambda: not viewer.hub.alive)
@@ -200,12 +198,9 @@ def test_restarts_are_in_record_and_notice(hubs, monkeypatch, make_viewer, done,
     assert record.may_restart == may_restart
     viewer = make_viewer()
     viewer.receive(HubStatus)
-    restarted = (
-        "torchrun restarted the job after a failure (restart 2): steps count from 0",
-        record.started_ns,
-    )
+    words = "torchrun restarted the job after a failure (restart 2): steps count from 0"
     notices = [(notice.text, notice.at_ns) for notice in viewer.of(Notice)]
-    assert notices == ([] if may_restart else [restarted])
+    assert notices == ([] if may_restart else [(words, record.started_ns)])
 
 
 def test_hub_ends_with_its_starter_unless_the_job_runs(hubs, make_rank, make_viewer, folder):

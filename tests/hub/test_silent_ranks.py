@@ -4,7 +4,6 @@ import os
 import selectors
 import socket
 import subprocess
-import time
 
 import pytest
 
@@ -53,53 +52,55 @@ def node(socket_dir):
     made.server.close()
 
 
-def rank(number, pid=None, script="train.py"):
-    sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), script)
-    sender.introduce(info(number, pid=pid or os.getpid(), script=script))
-    sender.pump()
-    return sender
+@pytest.fixture
+def rank(node, monkeypatch):
+    """Makes ranks as the agent does, on the clock of the node."""
+    monkeypatch.setattr(rank_side, "monotonic", lambda: node.now_s)
+    made = []
+
+    def make(number, pid=None, script="train.py"):
+        sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), script)
+        sender.introduce(info(number, pid=pid or os.getpid(), script=script))
+        sender.pump()
+        made.append(sender)
+        return sender
+
+    yield make
+    for sender in made:
+        sender.disconnect()
 
 
 @pytest.fixture
-def ranks(node):
+def ranks(node, rank):
     made = [rank(0), rank(1)]
     node.work()
-    yield made
-    for each in made:
-        each.disconnect()
+    return made
 
 
-def test_stopped_rank_is_silent_and_waiting_rank_is_not(node, ranks, monkeypatch):
+@pytest.fixture
+def second(ranks, rank):
+    """Another process that says it is rank 0."""
+    return rank(0, pid=NO_PID, script="other.py")
+
+
+def test_stopped_rank_is_silent_and_waiting_rank_is_not(node, ranks):
     assert node.server.silent == ()
-    now_s = time.monotonic()
-    monkeypatch.setattr(rank_side, "monotonic", lambda: now_s + LONG_S)
+    node.now_s = LONG_S
     waits, _stopped = ranks
     waits.pump()
-    node.now_s = LONG_S
     node.work()
     assert node.server.silent == (1,)
 
 
-def test_ranks_are_limited(node, ranks, monkeypatch):
+def test_ranks_are_limited(node, ranks, rank, monkeypatch):
     monkeypatch.setattr(hub_side, "MAX_RANKS", 2)
-    more = [rank(number) for number in (1, 2)]  # one that comes back, and one too many
+    again, _ = [rank(number) for number in (1, 2)]  # one that comes back, and one too many
     node.work()
     assert (node.server.numbers, node.server.bad_frames) == ((0, 1), 1)
-    more[0].put(step(1, 7))
-    more[0].pump()
+    again.put(step(1, 7))
+    again.pump()
     node.work()
     assert step(1, 7) in node.received
-    for each in more:
-        each.disconnect()
-
-
-@pytest.fixture
-def second(node, ranks, monkeypatch):
-    """Another process that says it is rank 0."""
-    monkeypatch.setattr(rank_side, "monotonic", lambda: node.now_s)
-    sender = rank(0, pid=NO_PID, script="other.py")
-    yield sender
-    sender.disconnect()
 
 
 def try_for(node, sender, seconds):
@@ -110,16 +111,12 @@ def try_for(node, sender, seconds):
         sender.pump()
 
 
-def told(node):
-    return [message.text for message in node.received if isinstance(message, Notice)]
-
-
 def test_second_process_of_a_rank_is_refused_by_name(node, second, caplog):
     second.put(step(0, 7))
     try_for(node, second, 60)
     assert node.server.pids == (os.getpid(), os.getpid())
     assert step(0, 7) not in node.received
-    (words,) = told(node)
+    (words,) = [message.text for message in node.received if isinstance(message, Notice)]
     first = f"rank 0 is already reported by pid {os.getpid()} (train.py)"
     assert words.startswith(f"{first}; pid {NO_PID} (other.py) is not shown: ")
     assert caplog.messages == [f"overlaptop: no dashboard can see this rank: {first}"]
@@ -136,14 +133,12 @@ def test_restarted_rank_is_accepted_once_the_old_has_gone(node, ranks, second):
     assert step(0, 7) in node.received
 
 
-def test_rank_whose_process_has_ended_is_replaced_at_once(node):
+def test_rank_whose_process_has_ended_is_replaced_at_once(node, rank):
     """A child that it forked may hold its connection open."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        old = rank(0, pid=process.pid)
+        rank(0, pid=process.pid)
         node.work()
         process.kill()
-    new = rank(0, pid=NO_PID)
+    rank(0, pid=NO_PID)
     node.work()
     assert node.server.pids == (NO_PID,)
-    old.disconnect()
-    new.disconnect()

@@ -134,38 +134,23 @@ def test_missing_program_needs_a_person_unless_it_has_worked(connections):
     connections.until(connection, lambda: connection.ready)
 
 
-CUTS = st.lists(st.integers(0, 300), max_size=20)
 # What no shell prints by chance, and the stream takes for its own.
 BANNERS = st.binary(max_size=200).filter(
     lambda data: MAGIC not in data + MAGIC[:-1] and b"OVERLAPTOP" not in data
 )
+NOTE = b"\nOVERLAPTOP-NOTE wait no \xff in /tmp/x\n OVERLAPTOP-NOTE fail indented\n"
 
 
-def cut(data, places):
+@given(BANNERS, st.lists(st.binary(max_size=60), max_size=8), st.lists(st.integers(0, 300), max_size=20))
+def test_notes_and_frames_behind_any_banner_come_out_whole(banner, payloads, places):
+    stream = RelayStream()
+    data = banner + NOTE + MAGIC + b"".join(map(frame, payloads))
     edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
-    return [data[start:end] for start, end in pairwise(edges)]
-
-
-@given(BANNERS, st.lists(st.binary(max_size=60), max_size=8), CUTS)
-def test_frames_behind_any_banner_come_out_whole(banner, payloads, places):
-    stream = RelayStream()
-    pieces = cut(banner + MAGIC + b"".join(map(frame, payloads)), places)
-    assert [each for piece in pieces for each in stream.feed(piece)] == payloads
-    assert stream.begun
+    pieces = [data[start:end] for start, end in pairwise(edges)]
+    found = [each for piece in pieces for each in stream.feed(piece)]
+    assert found == [StartNote("wait", "no � in /tmp/x"), *payloads]
+    assert stream.preamble.endswith(" OVERLAPTOP-NOTE fail indented\n")
     assert stream.frame_bytes == sum(len(payload) + 4 for payload in payloads)
-
-
-@given(CUTS)
-def test_notes_are_found_between_the_lines_of_a_banner(places):
-    stream = RelayStream()
-    data = (
-        b"Last login: today\r\n\nOVERLAPTOP-NOTE here\nno newline at its end caf\xe9"
-        b"\nOVERLAPTOP-NOTE wait no \xff in /tmp/x\n OVERLAPTOP-NOTE fail indented\n" + MAGIC + frame(b"x")
-    )
-    found = [each for piece in cut(data, places) for each in stream.feed(piece)]
-    assert found == [StartNote("here", ""), StartNote("wait", "no � in /tmp/x"), b"x"]
-    kept = "Last login: today", "no newline at its end caf�", " OVERLAPTOP-NOTE fail indented"
-    assert stream.preamble.splitlines() == [*kept]
 
 
 @pytest.mark.parametrize("block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 1\n" * 50])

@@ -15,15 +15,15 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.joining import TurnedAway
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import RankInfo, StepTotals, Welcome
+from overlaptop.wire.messages import StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
 from tests.fleet.builders import info
 from tests.fleet.fakes import record
-from tests.hubs import KEY, hubs, make_rank, make_viewer
+from tests.hubs import KEY, hubs, make_rank, make_viewer, watched
 from tests.processes import eventually
 
-__all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
+__all__ = ["hubs", "make_rank", "make_viewer", "watched"]  # fixtures
 
 STRANGER = 54_321
 
@@ -76,11 +76,9 @@ def test_a_dashboard_believes_nothing_of_another_users_hub(strangers_socket):
         hub.close()
 
 
-def test_every_file_and_socket_of_a_job_is_closed_to_others(hubs, make_rank, make_viewer, socket_dir):
+def test_every_file_and_socket_of_a_job_is_closed_to_others(watched, socket_dir):
     """Also while their folder is open to others, by mistake."""
-    hubs.start()
-    rank, viewer = make_rank(0).greet(), make_viewer()
-    viewer.receive(RankInfo)
+    _, rank, viewer = watched
     rank.send(rank.step(1), KnobFacts(0, (KNOB,)))
     viewer.receive(StepTotals)
     command = viewer.ask(make_setting(KNOB, 50))
