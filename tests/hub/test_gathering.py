@@ -12,6 +12,7 @@ import zmq
 from zmq.utils import z85
 
 from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.gather_key import VARIABLE
 from overlaptop.jobs.hub_reader import HubReader
 from overlaptop.jobs.hub_socket import HubSocket
@@ -234,20 +235,22 @@ def test_a_hub_that_ends_says_goodbye(gathered, read):
 
 def test_the_recording_of_a_gathered_job_has_all_nodes(monkeypatch, tmp_path_factory):
     monkeypatch.setenv(VARIABLE, KEY_HEX)
-    folders = [tmp_path_factory.mktemp("ot") for _ in range(3)]
-    options = (f"--record={folders[2]}", "--linger-s=60"), ("--linger-s=60",)
+    folders = [tmp_path_factory.mktemp("ot") for _ in range(2)]
+    recordings = tmp_path_factory.mktemp("ot") / "new"
+    options = (f"--record={recordings}", "--linger-s=60"), ("--linger-s=60",)
     nodes = [Node(rank, folders[rank], monkeypatch, *options[rank]) for rank in range(2)]
     try:
-        (alone,) = eventually(lambda: [*folders[2].glob("*.mcap")])
+        (alone,) = eventually(lambda: [*recordings.glob("*.mcap")])
         answer = nodes[0].gather()
         nodes[1].gather((answer.host, answer.port))
-        (path,) = eventually(lambda: [each for each in folders[2].glob("*.mcap") if each != alone])
+        (path,) = eventually(lambda: [each for each in recordings.glob("*.mcap") if each != alone])
         eventually(lambda: nodes[1].rank.receive(Watch).detail)
         for number, node in enumerate(nodes):
             node.rank.send(RankEnd(number, 1, clean=True, exit_code=0))
         recording = eventually(lambda: whole(path))
         snapshot = ReplaySession(recording).seek(recording.last_ns)
         assert [[each.step for each in view.history] for view in snapshot.ranks] == [[1], [1]]
+        assert {node.hub_state for node in snapshot.nodes} == {HubState.ENDED}
     finally:
         for node in nodes:
             node.end()

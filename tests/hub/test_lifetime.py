@@ -17,8 +17,6 @@ from msgspec.structs import replace
 
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError
-from overlaptop.fleet.replay_session import ReplaySession
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs import last_end
 from overlaptop.jobs.record import list_jobs, read_job
 from overlaptop.wire import commands
@@ -36,9 +34,7 @@ from overlaptop.wire.messages import (
     Welcome,
 )  # fmt: skip
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from tests.fleet.builders import step
 from tests.processes import eventually, runs
-from tests.recording.played import whole
 
 KEY = "job-1"
 
@@ -264,17 +260,6 @@ def test_a_hub_that_cannot_be_says_why_in_one_line(hubs):
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "cannot create /proc/nowhere" in done.stderr
-
-
-def test_recorder_writes_the_job_from_its_first_step_to_its_end(hubs, make_rank, tmp_path):
-    hubs.start(f"--record={tmp_path / 'new'}", "--linger-s=5")
-    rank = make_rank().greet()
-    rank.send(*(step(0, each) for each in range(30)), RankEnd(0, 1, clean=True, exit_code=0))
-    (path,) = eventually(lambda: [*(tmp_path / "new").glob("job-1-*.mcap")])
-    recording = eventually(lambda: whole(path))
-    snapshot = ReplaySession(recording).seek(recording.last_ns)
-    assert snapshot.hub_state is HubState.ENDED
-    assert [each.step for each in snapshot.ranks[0].history] == list(range(30))
 
 
 def test_recording_that_fails_is_reported_and_the_hub_goes_on(hubs, make_rank, make_viewer, tmp_path):
