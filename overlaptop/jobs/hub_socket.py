@@ -40,7 +40,6 @@ class HubSocket:
             self._context, zmq.DEALER, **limits, RECONNECT_IVL=100, RECONNECT_IVL_MAX=2000
         )
         self._is_checked = True  # Whether the newest connection, if any, is to a hub of this user
-        self._is_refused = False  # Another user listens there
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._dealer.connect(f"ipc://{path}")
 
@@ -98,20 +97,19 @@ class HubSocket:
         ZeroMQ reconnects by itself, possibly to another socket, and reports that before it delivers data
         from there. So a check after a receive is valid for the received data.
         """
-        while not self._is_refused:
+        while True:
             try:
                 event = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
                 check_listener(event["value"])
                 self._is_checked = True
             except zmq.Again:
-                break
+                return self._is_checked
             except OSError:
                 self._is_checked = False  # closed since, so nothing is trusted until the next connection
             except JobFolderError as error:
-                self._is_refused = True
+                self._is_checked = False
                 for reader in self.readers.values():
                     reader.keep(TurnedAway(str(error)))
-        return self._is_checked and not self._is_refused
 
     def _send_due(self, heard: Iterable[bytes]) -> None:
         """Send due frames to the hub here and those just heard, and now and then to all."""
