@@ -10,27 +10,16 @@ import pytest
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
-from overlaptop.wire.joining import Pong
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import (
-    GroupCalls,
     HubStatus,
-    IssuedCall,
-    Notice,
-    RankStalled,
-    StackSamples,
-    Welcome,
 )
-from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
-from tests.fleet.builders import info
 from tests.hubs import Receiver, hubs, made_and_closed, make_rank, private_sockets
 from tests.processes import eventually
-from tests.remote.fake_relays import STARTED_NS
 from tests.remote.watching import Watching
-from tests.remote.whole_client import JOB, WholeClient, no_processes
 
-__all__ = ["hubs", "make_rank", "no_processes", "private_sockets"]  # Fixtures that come with their import
+__all__ = ["hubs", "make_rank", "private_sockets"]  # Fixtures that come with their import
 
 
 @pytest.fixture
@@ -129,29 +118,3 @@ def test_read_only_connection_takes_no_commands(hubs, make_rank, watch):
     received.receive(HubStatus, lambda status: status.dropped > before)
     rank.listen()
     assert rank.commands == []
-
-
-# Without a process
-
-
-def test_times_of_the_other_clock_become_times_of_this_one(no_processes):
-    client = WholeClient()
-    client.begin()
-    ahead_ns = 5_000_000_000
-    at_ns = STARTED_NS + ahead_ns
-    client.host.clock.add(Pong(STARTED_NS, at_ns, at_ns), STARTED_NS)
-    issued = IssuedCall("allreduce_", 8, 1, at_ns)
-    snapshot = client.hear(
-        Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 2, at_ns),
-        info(0, exact=False, job=JOB),
-        Notice(0, at_ns, "warning", "a word"),
-        RankStalled(0, True, (GroupCalls("0", (0, 1), (issued,)),)),
-        StackSamples(0, at_ns, at_ns, 0, ()),
-    )
-    assert snapshot.job is not None
-    assert (snapshot.job.started_ns, snapshot.notices[-1].at_ns) == (STARTED_NS, STARTED_NS)
-    view = snapshot.ranks[0]
-    assert view.stalled is not None
-    assert view.stalled.groups[0].calls[0].at_ns == STARTED_NS
-    assert [(stacks.from_ns, stacks.to_ns) for stacks in view.stacks] == [(STARTED_NS, STARTED_NS)]
-    assert client.host.list_jobs()[0].started_ns == STARTED_NS - ahead_ns
