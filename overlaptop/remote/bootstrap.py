@@ -13,7 +13,6 @@ import re
 
 WAIT, FAIL = "wait", "fail"
 
-_PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")
 
 # $1: the socket directory, $2: the interpreter, both empty if none was named. $3: overlaptop's task there,
@@ -108,17 +107,3 @@ def remote_command(
             raise ValueError(f"{option} {value!r}: it cannot begin with a dash")
     command = "doctor --json" if doctor else "relay --stdio --readonly" if readonly else ""
     return ("sh", "-c", SCRIPT, "overlaptop", remote_dir, python, command)
-
-
-def shell_line(words: tuple[str, ...]) -> str:
-    """Return one line for any login shell (sh, csh, fish). ValueError for a word that one would change."""
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: str) -> str:
-    if _PLAIN.fullmatch(word):
-        return word
-    # A backslash between single quotes is literal unless another one follows (fish).
-    if _UNQUOTABLE.search(word.replace("\\", "") if "\\\\" not in word else word):
-        raise ValueError(f"{word[:40]!r}: not every shell would take this as it is")
-    return f"'{word}'"

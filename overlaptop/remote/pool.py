@@ -1,6 +1,5 @@
 """The connections to all hosts: four attempts at a time. At the start, ssh may ask on the terminal."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from selectors import DefaultSelector
@@ -53,7 +52,7 @@ class ConnectionPool:
             self._later.clear()
             self.hosts += others
             self._settle(others)
-            if interactive and _has_terminal():
+            if interactive:
                 for host in [each for each in self.hosts if each.needs_terminal]:
                     self._report(f"{host.name}: once more, with your help")
                     host.start(interactive=True, on_stderr=_show)
@@ -105,15 +104,6 @@ def _gathers(host: RemoteHost) -> bool:
     """Whether all nodes of a Slurm job can be reached through this one (``--gather``)."""
     jobs = host.list_jobs()
     return host.target.kind == SRUN and bool(jobs) and all(job.is_root for job in jobs)
-
-
-def _has_terminal() -> bool:
-    """Whether ssh could ask anybody."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
 
 
 def _describe(host: RemoteHost) -> str:

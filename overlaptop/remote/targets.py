@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.remote.bootstrap import shell_line
 from overlaptop.text import printable
 
 SSH, DOCKER, KUBECTL, SRUN, LOCAL, VIA = KINDS = ("ssh", "docker", "kubectl", "srun", "local", "via")
@@ -115,7 +114,7 @@ class Target:
             case "ssh":
                 batch = f"BatchMode={'no' if interactive else 'yes'}"
                 port = ["-p", self.port] if self.port else []
-                line = shell_line(words)
+                line = shlex.join(words)
                 return [ssh_program(), *_SSH_OPTIONS, "-o", batch, *port, "--", self.place, line]
             case "docker":
                 return ["docker", "exec", "-i", self.place, *words]
@@ -129,10 +128,10 @@ class Target:
                 step = ["--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", *node]
                 return ["srun", f"--jobid={self.place}", *step, *words]
         if any(COMMAND_PLACE in word for word in self.prefix):
-            return [word.replace(COMMAND_PLACE, shell_line(words)) for word in self.prefix]
+            return [word.replace(COMMAND_PLACE, shlex.join(words)) for word in self.prefix]
         if self.prefix and Path(self.prefix[0]).name == SSH:
             # ssh joins its words with blanks for a shell, which would split them at other places.
-            return [*self.prefix, shell_line(words)]
+            return [*self.prefix, shlex.join(words)]
         return [*self.prefix, *words]
 
 
