@@ -147,21 +147,23 @@ def make_link(path):
     path.symlink_to(path.rename(path.with_name("target")))
 
 
+def open_up(path):
+    path.chmod(0o750)
+
+
+def give_away(path):
+    if os.geteuid():
+        pytest.skip("only root can give a folder away")
+    os.chown(path, 54_321, -1)
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (
-            lambda path: path.chmod(0o750),
-            "has mode drwxr-x---, others can get in: run chmod 700 there, or use --remote-dir",
-        ),
-        (make_link, "is a symbolic link: remove it, or name another directory with --remote-dir"),
-        pytest.param(
-            lambda path: os.chown(path, 54_321, -1),
-            "belongs to uid 54321, not to you: name another with --remote-dir",
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
-        ),
+        (open_up, "has mode drwxr-x---, others can get in: run chmod 700 there, or use"),
+        (make_link, "is a symbolic link: remove it, or name another directory with"),
+        (give_away, "belongs to uid 54321, not to you: name another with"),
     ],
-    ids=["open", "link", "another user's"],
 )
 def test_nothing_runs_from_a_directory_that_others_may_have_made(shell, socket_dir, python, spoil, why):
     write("job-1", 0, python=str(python))
@@ -169,7 +171,7 @@ def test_nothing_runs_from_a_directory_that_others_may_have_made(shell, socket_d
     assert run(shell).notes[-1] == ("start", str(python))
     spoil(socket_dir)
     done = run(shell, written="\n")
-    assert (done.status, done.notes) == (1, [("here", ""), ("fail", f"{socket_dir} {why}")])
+    assert (done.status, done.notes) == (1, [("here", ""), ("fail", f"{socket_dir} {why} --remote-dir")])
 
 
 def test_directory_is_the_named_one_or_the_host_s_default(shell, tmp_path):

@@ -1,9 +1,9 @@
 """Messages for tests: one of each kind by hand, and hypothesis strategies made from the declarations."""
 
 import msgpack
-import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
+from msgspec.structs import replace
 
 from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_DURATION_NS
@@ -64,26 +64,22 @@ def values_of(declared):
     raise AssertionError(f"no strategy for {declared}")
 
 
+PARTS = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns", "fused_ns")
+
+
 @st.composite
 def allowed_steps(draw):
     """Parts that make the step; its lanes are what they say of it, or are not known."""
-    most = MAX_DURATION_NS // 6
-    hidden, exposed, compute_only, copy_only, idle, fused = (draw(st.integers(0, most)) for _ in range(6))
-    step_ns = max(1, hidden + exposed + compute_only + copy_only + idle + fused)
-    lanes = {
-        "compute_ns": st.just(hidden + compute_only),
-        "comm_ns": st.just(hidden + exposed),
-        "hidden_ns": st.just(hidden),
-        "exposed_ns": st.just(exposed),
-        "compute_only_ns": st.just(compute_only),
-        "copy_only_ns": st.just(copy_only),
-        "idle_ns": st.just(idle),
-        "fused_ns": st.just(fused),
-        "stall_ns": st.integers(0, step_ns),
+    parts = {name: draw(st.integers(0, MAX_DURATION_NS // len(PARTS))) for name in PARTS}
+    step_ns = max(1, sum(parts.values()))
+    lanes = parts | {
+        "compute_ns": parts["hidden_ns"] + parts["compute_only_ns"],
+        "comm_ns": parts["hidden_ns"] + parts["exposed_ns"],
+        "stall_ns": draw(st.integers(0, step_ns)),
     }
     if draw(st.booleans()):
-        lanes = dict.fromkeys(lanes, st.none())
-    return draw(built(StepTotals, step_ns=st.just(step_ns), **lanes))
+        lanes = dict.fromkeys(lanes)
+    return replace(draw(built(StepTotals)), step_ns=step_ns, **lanes)
 
 
 @st.composite
@@ -104,26 +100,18 @@ def allowed_commands(draw):
 def allowed_knobs(draw):
     knob = draw(built(Knob))
     least, most = sorted((knob.least, knob.most))
-    return msgspec.structs.replace(knob, least=least, most=most)
+    return replace(knob, least=least, most=most)
 
 
 @st.composite
 def allowed_stacks(draw):
     """Lines with as many samples as there are, or fewer, asleep in some of them."""
     drawn = draw(st.lists(built(StackLine, samples=st.integers(0, 1 << 32)), max_size=8))
-    lines = tuple(msgspec.structs.replace(each, asleep=min(each.asleep, each.samples)) for each in drawn)
-    counted = sum(each.samples for each in lines)
-    from_ns, to_ns = sorted(draw(st.tuples(*[st.integers(0, 1 << 62)] * 2)))
-    samples = draw(st.integers(counted, 1 << 40))
-    return draw(
-        built(
-            StackSamples,
-            from_ns=st.just(from_ns),
-            to_ns=st.just(to_ns),
-            samples=st.just(samples),
-            lines=st.just(lines),
-        )
-    )
+    lines = tuple(replace(each, asleep=min(each.asleep, each.samples)) for each in drawn)
+    samples = sum(each.samples for each in lines) + draw(st.integers(0, 1 << 40))
+    made = draw(built(StackSamples))
+    from_ns, to_ns = sorted((made.from_ns, made.to_ns))
+    return replace(made, from_ns=from_ns, to_ns=to_ns, samples=samples, lines=lines)
 
 
 MESSAGES = {

@@ -9,44 +9,10 @@ from msgspec.structs import replace
 
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import WireError, encode
-from overlaptop.wire.commands import Argument, RankOutcome
-from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NicErrors, NodeShare, NumaNode, Unknown
-from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import (
-    CollectiveSpan,
-    EnvironmentVariable,
-    GroupCalls,
-    GroupMembers,
-    IssuedCall,
-    PhaseSpan,
-    StackLine,
-)
 from overlaptop.wire.schema import Message
 
 LONG = "wide 測 " * 40
 HOSTILE = "\x1b]0;x\x07\u202e\r\n[red]{value}"
-PARTS = {
-    type(part): part
-    for part in (
-        PhaseSpan("forward", 0, 9),
-        EnvironmentVariable("NCCL_MAX_CTAS", "4"),
-        StackLine("train.py:57 in collate", 9),
-        IssuedCall("allreduce_", 1 << 20, 57, 9, "issued"),
-        GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 1 << 20, 57, 9),)),
-        CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
-        GroupMembers("0 default_pg", (0, 1)),
-        Argument("steps", 5),
-        RankOutcome(1, "accepted", "unknown", "rank 1 has not reported", "silent"),
-        Unknown("power_mw", "not supported"),
-        NumaNode(0, "0-31", 1 << 36),
-        Nic("mlx5_0", 0, 100_000_000_000),
-        NicErrors("link_downed", 2),
-        GpuSite(0, "GPU-0", "NVIDIA H200", "0000:00:00.0", 0),
-        GpuLink("pcie", "GPU-1", 18, "PIX"),
-        NodeShare(0, 32),
-        Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000),
-    )
-}  # fmt: skip
 
 
 def at_bounds(base: Any) -> list[Any]:
@@ -88,10 +54,16 @@ def _edges(declared: inspect.Type, base: Any, name: str) -> Iterator[Any]:
                 yield from ((0, 0), (-1, 1))
         case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
             yield ()
-            inner = at_bounds(PARTS[cls])
+            inner = at_bounds(_least(cls))
             yield tuple(each for each in inner if _travels(replace(base, **{name: (each,)})))
         case inspect.VarTupleType(item_type=item):
             yield from ((), tuple(_edges(item, base, name)))
+
+
+def _least(cls: type[Any]) -> Any:
+    """A part of a message with the first edge of each field."""
+    fields = inspect.type_info(cls).fields  # type: ignore[attr-defined]
+    return cls(*(next(_edges(field.type, None, field.name), "a") for field in fields))
 
 
 def _travels(message: Any) -> bool:
