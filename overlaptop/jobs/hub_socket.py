@@ -1,4 +1,4 @@
-"""A dashboard's connection to a hub: a ZeroMQ DEALER on a unix socket, here or at a relay's tunnel."""
+"""A dashboard's connection to a hub: a ZeroMQ DEALER on a unix socket, the hub's or a relay's tunnel's."""
 
 import time
 from collections.abc import Iterable
@@ -27,7 +27,8 @@ class HubSocket:
     the hubs gathered there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, bind: bool = False) -> None:
+        """``bind``: the hub's end of the connection comes to the path, by a tunnel."""
         self.readers: dict[bytes, HubReader] = {}
         self.hubs: dict[bytes, GatheredHub] = {}
         self._all_due_s = 0.0
@@ -41,7 +42,7 @@ class HubSocket:
         )
         self._is_checked = True  # Whether the newest connection, if any, is to a hub of this user
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
-        self._dealer.connect(f"ipc://{path}")
+        (self._dealer.bind if bind else self._dealer.connect)(f"ipc://{path}")
 
     @property
     def descriptor(self) -> int:

@@ -1,7 +1,9 @@
 """One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from selectors import EVENT_READ
 from typing import TYPE_CHECKING, Any
 
@@ -195,9 +197,12 @@ class RemoteHost(Connection):
         from overlaptop.jobs.hub_socket import HubSocket
 
         self._close_socket()
-        self.hub_socket = HubSocket(self.tunnel.open(hub.record.job))
-        self._descriptor = self.hub_socket.descriptor
-        self.selector.register(self._descriptor, EVENT_READ, self)
+        with tempfile.TemporaryDirectory(prefix="overlaptop-") as folder:
+            path = Path(folder) / "hub.sock"
+            self.hub_socket = HubSocket(path, bind=True)
+            self._descriptor = self.hub_socket.descriptor
+            self.selector.register(self._descriptor, EVENT_READ, self)
+            self.tunnel.open(hub.record.job, path)
         hub.connect(self.hub_socket)
 
     def _close_socket(self) -> None:

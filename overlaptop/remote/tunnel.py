@@ -1,9 +1,8 @@
-"""A local unix socket whose connection is carried by a relay to a hub on another host."""
+"""Carries a connection of this process, by a relay, to a hub on another host."""
 
 import socket
-import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
@@ -23,8 +22,6 @@ class Tunnel:
         self.closed: RelayClosed | None = None  # Why the connection ended, until the next one carries data
         self._send = send
         self._selector, self._data = selector, data
-        self._listening = ExitStack()
-        self._listener: socket.socket | None = None
         self._socket: socket.socket | None = None
         self.wanted = RelayOpen(0, "")
         """The wanted connection. Without a job, there is none, or it has ended."""
@@ -35,27 +32,18 @@ class Tunnel:
     def is_full(self) -> bool:
         return len(self._incoming) >= MAX_WAITING_BYTES
 
-    def open(self, job: str) -> Path:
-        """Listen for the connection to this job's hub, in place of any other. Returns the path. OSError."""
+    def open(self, job: str, path: Path) -> None:
+        """Connect the socket at this path to this job's hub, in place of any other connection. OSError."""
         self.leave()
-        folder = self._listening.enter_context(tempfile.TemporaryDirectory(prefix="overlaptop-"))
-        path = Path(folder) / "hub.sock"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listening.enter_context(self._listener)
-        self._listener.bind(str(path))
-        self._listener.listen(1)
-        self._listener.setblocking(False)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(str(path))
+        connection.setblocking(False)
+        self._socket = connection
+        self._selector.register(connection, EVENT_READ, self._data)
         self.wanted = RelayOpen(self.wanted.connection + 1, job)
         self._send(self.wanted)
-        return path
 
     def pump(self) -> None:
-        if self._listener is not None:
-            with suppress(BlockingIOError):
-                self._socket, _ = self._listener.accept()
-                self._socket.setblocking(False)
-                self._selector.register(self._socket, EVENT_READ, self._data)
-                self._stop_listening()  # remove the folder now, so that a later kill leaves none behind
         self._pass_in()
         while self._socket is not None:
             if not self._outgoing:
@@ -85,7 +73,6 @@ class Tunnel:
 
     def leave(self) -> None:
         """Close the connection without a replacement."""
-        self._stop_listening()
         if self._socket is not None:
             self._selector.unregister(self._socket)
             self._socket.close()
@@ -93,10 +80,6 @@ class Tunnel:
         self.wanted = RelayOpen(self.wanted.connection, "")
         self._incoming.clear()
         self._outgoing = b""
-
-    def _stop_listening(self) -> None:
-        self._listening.close()
-        self._listener = None
 
     def _pass_in(self) -> None:
         with suppress(OSError):  # full or closed, which a later read shows

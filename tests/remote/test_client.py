@@ -5,6 +5,7 @@ clock. ZeroMQ between the two is left out: what it delivers of a hub are its fra
 """
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -105,7 +106,10 @@ class FakeHubSocket:
 
     made: ClassVar[list["FakeHubSocket"]] = []
 
-    def __init__(self, _path: Path) -> None:
+    def __init__(self, path: Path, *, bind: bool) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(str(path))
+        self.listener.listen()
         self.descriptor = -1
         self.readers: dict[bytes, HubReader] = {}
         self.hubs: dict[bytes, GatheredHub] = {}
@@ -124,8 +128,12 @@ class FakeHubSocket:
         return True
 
     def close(self) -> None:
+        self.listener.close()
         for reader in tuple(self.readers.values()):
             reader.disconnect()
+
+
+_open_clients: list["WholeClient"] = []
 
 
 class WholeClient:
@@ -134,6 +142,9 @@ class WholeClient:
     def __init__(self) -> None:
         self.now_s = 1000.0
         FakeHubSocket.made.clear()
+        while _open_clients:
+            _open_clients.pop().session.close()
+        _open_clients.append(self)
         self.host = RemoteHost(Target.via("true"), (), mock.Mock(), monotonic_s=lambda: self.now_s)
         self.session = JobSession(
             hosts=[self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s
@@ -152,8 +163,8 @@ class WholeClient:
 
     def hear(self, *said: Message | bytes, passed_s: float = 0.02) -> Snapshot:
         """Let these frames come from the hub, if it is joined, and so much time pass."""
-        for socket in FakeHubSocket.made[-1:]:
-            socket.coming += [each if isinstance(each, bytes) else encode(each) for each in said]
+        for carrier in FakeHubSocket.made[-1:]:
+            carrier.coming += [each if isinstance(each, bytes) else encode(each) for each in said]
         return self.receive(b"", passed_s=passed_s)
 
     def begin(self) -> None:
@@ -263,9 +274,9 @@ def test_any_messages_of_a_hub_are_taken_or_counted(said):
             bad += 1
         client.hear(payload, passed_s=seconds)
     has_kept_its_head(client)
-    socket, *others = FakeHubSocket.made
-    if socket.readers and not others:  # else the connection was lost, for it was silent
-        assert socket.readers[b""].dropped >= bad
+    carrier, *others = FakeHubSocket.made
+    if carrier.readers and not others:  # else the connection was lost, for it was silent
+        assert carrier.readers[b""].dropped >= bad
 
 
 # What could fill the memory

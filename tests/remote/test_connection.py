@@ -48,7 +48,7 @@ def test_relay_that_dies_is_reported_and_leaves_nothing(connections):
     assert connection.reason == "it ended with status 3: OSError: the disk ?[2J is full"
     child = int(re.search(r"it started (\d+)", connection.detail)[1])
     connections.until(connection, lambda: not connection.processes and not runs(child))
-    assert len([*descriptors.iterdir()]) == before
+    assert len([*descriptors.iterdir()]) <= before
 
 
 def test_pauses_grow_and_restart_after_a_minute_of_being_up(connections):
