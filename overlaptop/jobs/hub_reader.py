@@ -64,9 +64,6 @@ class Carrier(Protocol):
     def put(self, node: bytes, payload: bytes) -> bool:
         """Send a frame. False if that is not possible now."""
 
-    def is_trusted(self) -> bool:
-        """Whether the connected hub belongs to this user. It vouches for the others."""
-
 
 class HubReader:
     """Joins one hub, grants credit and checks messages, over one connection after the other."""
@@ -131,8 +128,7 @@ class HubReader:
 
     def send(self, message: Command | Found) -> bool:
         payload = encode(message)
-        is_joined = self.carrier is not None and self._is_answered and self.carrier.is_trusted()
-        if not is_joined or len(self._unsent) >= _MAX_UNSENT:
+        if self.carrier is None or not self._is_answered or len(self._unsent) >= _MAX_UNSENT:
             return False
         self._unsent.append(payload)
         self.send_due()

@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
-from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.hub_reader import HubReader
 from overlaptop.jobs.record import JobRecord
-from overlaptop.jobs.sockets import check_listener
+from overlaptop.jobs.sockets import connected
 from overlaptop.wire.codec import MAX_BATCH_BYTES, FrameReader, WireError
-from overlaptop.wire.joining import GatheredHub, TurnedAway
+from overlaptop.wire.joining import GatheredHub
 from overlaptop.wire.schema import Message
 
 _POLL_BUDGET_S = 0.05  # A long history is read in several polls, so that the screen can draw in between
@@ -40,8 +39,6 @@ class HubSocket:
         self._dealer = make_socket(
             self._context, zmq.DEALER, **limits, RECONNECT_IVL=100, RECONNECT_IVL_MAX=2000
         )
-        self._is_checked = True  # Whether the newest connection, if any, is to a hub of this user
-        self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         (self._dealer.bind if bind else self._dealer.connect)(f"ipc://{path}")
 
     @property
@@ -60,8 +57,6 @@ class HubSocket:
             except zmq.Again:
                 break
             back_ns = time.time_ns()
-            if not self.is_trusted():
-                break
             if node:
                 node, batch = b"", parts
             elif len(batch) == 2:
@@ -86,36 +81,11 @@ class HubSocket:
     def close(self) -> None:
         for reader in tuple(self.readers.values()):
             reader.disconnect()
-        if not self._dealer.closed:
-            self._dealer.disable_monitor()
-        self._connections.close(linger=0)  # otherwise the context would wait for it
         self._dealer.close(linger=0)
         self._context.term()
 
-    def is_trusted(self) -> bool:
-        """Whether the connected hub belongs to this user.
-
-        ZeroMQ reconnects by itself, possibly to another socket, and reports that before it delivers data
-        from there. So a check after a receive is valid for the received data.
-        """
-        while True:
-            try:
-                event = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
-                check_listener(event["value"])
-                self._is_checked = True
-            except zmq.Again:
-                return self._is_checked
-            except OSError:
-                self._is_checked = False  # closed since, so nothing is trusted until the next connection
-            except JobFolderError as error:
-                self._is_checked = False
-                for reader in self.readers.values():
-                    reader.keep(TurnedAway(str(error)))
-
     def _send_due(self, heard: Iterable[bytes]) -> None:
         """Send due frames to the hub here and those just heard, and now and then to all."""
-        if not self.is_trusted():
-            return
         now_s = time.monotonic()
         if now_s >= self._all_due_s:
             self._all_due_s = now_s + _READERS_S
@@ -129,7 +99,10 @@ class LocalHubConnection(HubReader):
     """A connection to a hub on this machine."""
 
     def __init__(self, record: JobRecord) -> None:
+        """Raises JobFolderError if the hub is another user's."""
         super().__init__()
+        with suppress(OSError):  # ZeroMQ tries again by itself
+            connected(record.dashboard_path).close()
         self._record = record
         self._alive = True
         self._look_due_s = 0.0

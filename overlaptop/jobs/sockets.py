@@ -66,6 +66,19 @@ def check_listener(descriptor: int) -> None:
         )
 
 
+def connected(path: Path) -> socket.socket:
+    """Return a non-blocking socket connected to the hub that listens there. Raises as `check_listener`."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.connect(str(path))
+        check_listener(connection.fileno())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def fill_standard() -> None:
     """Open /dev/null for each closed standard descriptor. For our own processes, not for the job's."""
     with suppress(OSError):  # no descriptor is left, so none of ours can take these numbers

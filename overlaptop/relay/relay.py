@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
-from overlaptop.jobs.sockets import check_listener, view_socket
+from overlaptop.jobs.sockets import connected, view_socket
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.joining import (
     MAGIC,
@@ -149,15 +149,10 @@ class Relay:
         record = self._look()
         if record is not None and record.hub_alive:
             path = view_socket(record.job, record.hub_pid) if self._readonly else record.dashboard_path
-            hub = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            hub.settimeout(_HUB_PATIENCE_S)
-            try:
-                hub.connect(str(path))
-                check_listener(hub.fileno())
-                self._hub = hub
+            with suppress(JobFolderError, OSError):  # the hub is ending, or its folder has gone
+                self._hub = connected(path)
+                self._hub.settimeout(_HUB_PATIENCE_S)
                 return
-            except (JobFolderError, OSError):  # the hub is ending, or its folder has gone
-                hub.close()
         self._close()
 
     def _look(self) -> JobRecord | None:

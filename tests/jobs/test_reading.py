@@ -108,9 +108,6 @@ class SlowCarrier:
         self.accepted, self.sent = accepted, []
         self.readers = {}
 
-    def is_trusted(self):
-        return True
-
     def put(self, _node, payload):
         message = decode(payload)
         is_accepted = isinstance(message, self.accepted)

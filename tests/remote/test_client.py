@@ -124,9 +124,6 @@ class FakeHubSocket:
     def put(self, _node: bytes, _payload: bytes) -> bool:
         return True
 
-    def is_trusted(self) -> bool:
-        return True
-
     def close(self) -> None:
         self.listener.close()
         for reader in tuple(self.readers.values()):
