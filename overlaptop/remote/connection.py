@@ -114,8 +114,7 @@ class Connection:
     def receive(self) -> None:
         """Read the available data and pass it on. Never waits or raises."""
         if self._attempt is not None:
-            if not self.tunnel.is_full:
-                self._attempt.receive(self.monotonic_s())
+            self._attempt.receive(self.monotonic_s())
             if self.ready:
                 self.tunnel.pump()
             self._watch()
@@ -209,8 +208,7 @@ class Connection:
     def _watch(self) -> None:
         """Register the process's output with the selector while it should be read."""
         attempt = self._attempt
-        reads = attempt is not None and attempt.readable and not self.tunnel.is_full
-        wanted = attempt.process.out_fd if attempt is not None and reads else None
+        wanted = attempt.process.out_fd if attempt is not None and attempt.readable else None
         if wanted != self._watched:
             if self._watched is not None:
                 self.selector.unregister(self._watched)

@@ -9,8 +9,6 @@ from selectors import EVENT_READ, BaseSelector
 from overlaptop.wire.joining import RelayBytes, RelayClosed, RelayOpen
 from overlaptop.wire.schema import Message
 
-MAX_WAITING_BYTES = 1 << 20
-"""Received bytes that were not consumed here yet. Beyond this, nothing more is read from the host."""
 _CHUNK_BYTES = 1 << 13
 
 
@@ -27,10 +25,6 @@ class Tunnel:
         """The wanted connection. Without a job, there is none, or it has ended."""
         self._incoming = bytearray()
         self._outgoing = b""
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._incoming) >= MAX_WAITING_BYTES
 
     def open(self, job: str, path: Path) -> None:
         """Connect the socket at this path to this job's hub, in place of any other connection. OSError."""
