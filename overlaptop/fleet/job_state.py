@@ -131,7 +131,7 @@ class JobState:
                 hub.replaying, hub.dropped, hub.job_ended = False, message.dropped, message.job_ended
                 hub.silent = frozenset(message.silent_ranks)
             case Welcome():
-                self._welcome(message, hub)
+                self._welcome(message, hub, node)
             case _ if isinstance(message, Facts):
                 if (rank := self._rank(message.rank, node)) is not None:
                     rank.learn_facts(message)
@@ -357,11 +357,16 @@ class JobState:
             oldest = (rank for rank in kept if rank.timelines)
             min(oldest, key=lambda rank: rank.timelines[0].step).drop_timeline()
 
-    def _welcome(self, welcome: Welcome, hub: Hub) -> None:
+    def _welcome(self, welcome: Welcome, hub: Hub, node: str) -> None:
         if self._job not in ("", welcome.job):
             for held in (self._ranks, self._notices, self._commands, self._fresh, self._fresh_samples):
                 held.clear()
             self._breakdown = WaitBreakdown()
+        for parts in self._commands.values():
+            known = parts.get(node)
+            if known is not None and known.outcome is not None and not known.outcome.done:
+                # The hub sends it again, unless it has replaced another one.
+                known.outcome = known.view = None
         self._job, hub.job = welcome.job, welcome
         hub.earlier_dropped, hub.dropped = hub.earlier_dropped + hub.dropped, 0
         hub.silent, hub.replaying, hub.job_ended = frozenset(), True, False

@@ -10,7 +10,7 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import AGENT_DISABLED, RankEnd
 
-from .builders import BUCKET_CAP_MB, T0, S, info, report, step, unmeasured
+from .builders import BUCKET_CAP_MB, T0, S, info, report, step, unmeasured, welcome
 from .hub import PlayedHub, PlayedJob
 
 
@@ -74,6 +74,18 @@ def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
     job.fleet.set_hub_state(HubState.LOST)
     assert not newest(job).done
     job.fleet.set_hub_state(HubState.ENDED)
+    assert (newest(job).state, newest(job).done) == ("unknown", True)
+
+
+def test_a_hub_that_replaces_another_may_not_know_a_command(job):
+    command = setting()
+    job.send(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
+    outcome = newest(job).outcome
+    JobState.apply(job.fleet, welcome(world_size=2))
+    JobState.apply(job.fleet, outcome)  # the same hub sends it again
+    assert (newest(job).state, newest(job).done) == ("agreed", False)
+    JobState.apply(job.fleet, welcome(world_size=2))
+    job.clock.pass_s(fold.UNANSWERED_NS / S + 1)
     assert (newest(job).state, newest(job).done) == ("unknown", True)
 
 
