@@ -13,7 +13,7 @@ from overlaptop.commands.output import CommandError
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
 from tests.hubs import hubs, make_rank
-from tests.remote import connections
+from tests.remote import fake_relays
 from tests.tui.clusters import Cluster
 
 from .running import records, run_here
@@ -23,7 +23,7 @@ __all__ = ["hubs", "make_rank"]  # fixtures
 
 def fake_relay(behaviour):
     """A command prefix that reaches one of tests/remote/fake_relays.py."""
-    return connections.fake_relay(behaviour).name.removeprefix("via ")
+    return fake_relays.fake_relay(behaviour).name.removeprefix("via ")
 
 
 def named(*words):

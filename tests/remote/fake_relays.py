@@ -4,12 +4,15 @@ Run by path: the first word says how it behaves, what the connection appends to 
 """
 
 import os
+import shlex
 import signal
 import sys
 import time
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, encode, frame
 from overlaptop.wire.joining import MAGIC, RelayJobs, RemoteJob
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -105,6 +108,7 @@ def rubbish() -> None:
 
 
 OPENING = MAGIC + frame(encode(JOBS))
+FAKE_RELAYS = Path(__file__)
 BEHAVIOURS = {
     "root": lambda: plain(replace(JOBS, jobs=(replace(JOB, is_root=True),))),
     "older": lambda: plain(replace(JOBS, protocol=PROTOCOL_VERSION - 1)),
@@ -112,6 +116,11 @@ BEHAVIOURS = {
     "frozen": lambda: silent_after(OPENING),
     **{each.__name__: each for each in (plain, banner, waiting, failing, stubborn, dies, chatty, rubbish)},
 }
+
+
+def fake_relay(behaviour: str) -> Target:
+    return Target.via(shlex.join([sys.executable, str(FAKE_RELAYS), behaviour]))
+
 
 if __name__ == "__main__":
     try:

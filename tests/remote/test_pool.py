@@ -10,8 +10,7 @@ from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from tests.commands.running import Terminal
 from tests.processes import eventually, runs
-from tests.remote.connections import FAKE_RELAYS
-from tests.remote.fake_relays import JOBS
+from tests.remote.fake_relays import FAKE_RELAYS, JOBS
 
 # As ssh it ends with "-- HOST COMMAND", as srun it has a --nodelist. A host's name says what it does.
 PROGRAM = f"""#!/bin/sh
