@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -15,15 +16,20 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
+from overlaptop.agent.placement import RankPlacement
+from overlaptop.agent.reporting.sender import Sender
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError
 from overlaptop.hub.dashboards import MAX_DASHBOARDS
 from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import JobFolderError, job_dir
+from overlaptop.jobs.hub_socket import LocalHubConnection
 from overlaptop.jobs.record import list_jobs, read_job
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.joining import Join, TurnedAway, Watch
+from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import (
     HubStatus,
     Notice,
@@ -36,6 +42,7 @@ from overlaptop.wire.messages import (
 )  # fmt: skip
 from overlaptop.wire.protocol import PROTOCOL_VERSION, READER_TIMEOUT_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
+from tests.fleet.fakes import record
 from tests.processes import eventually, runs
 
 KEY = "job-1"
@@ -398,3 +405,54 @@ def test_dashboard_too_many_waits_until_another_has_gone(hubs, make_viewer):
     assert late.of(Welcome) == []
     others[0].close()
     late.receive(Welcome)
+
+
+STRANGER = 54_321
+
+
+@pytest.fixture
+def strangers_socket(socket_dir):
+    """``strangers_socket(name)``: a socket in the job's folder, on which the stranger listens."""
+    if os.geteuid():
+        pytest.skip("only root can listen as another user")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+
+        def listen(name):
+            listener.bind(str(job_dir(KEY, create=True) / name))
+            os.seteuid(STRANGER)  # the system notes the user in listen()
+            try:
+                listener.listen()
+            finally:
+                os.seteuid(0)
+            return listener
+
+        yield listen
+
+
+def test_a_rank_tells_nothing_to_another_users_hub(strangers_socket, caplog):
+    strangers_socket("ranks.sock")
+    sender = Sender(RankPlacement(KEY, 0, 0, 1, "h", starts_hub=False), "train.py")
+    sender.introduce(info())
+    eventually(lambda: sender.pump() or caplog.text)
+    assert f"uid {STRANGER}, not you, listens on the job's socket" in caplog.text
+    assert sender.connections == 0
+
+
+def test_a_dashboard_joins_no_hub_of_another_user(strangers_socket):
+    strangers_socket("dash-1.sock")
+    with pytest.raises(JobFolderError, match=f"uid {STRANGER}, not you, listens on the job's socket"):
+        LocalHubConnection(record(KEY, dashboard_socket="dash-1.sock"))
+
+
+def test_every_file_and_socket_of_a_job_is_closed_to_others(watched, socket_dir):
+    """Also while their folder is open to others, by mistake."""
+    _, rank, viewer = watched
+    rank.send(rank.step(1), KnobFacts(0, (BUCKET_CAP_MB,)))
+    viewer.receive(StepTotals)
+    command = viewer.ask(SETTING)
+    rank.answer(rank.next_command())
+    viewer.outcome_of(command)
+    found = list(socket_dir.rglob("*"))
+    assert sum(path.is_socket() for path in found) == 3
+    assert {path.name for path in found} >= {"job.json", "hub.log", "changes.jsonl"}
+    assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in found)
