@@ -60,7 +60,7 @@ def test_host_examines_itself_and_others_have_the_reason():
     there = {each["check"] for each in found if each["type"] == "check" and each["host"] == "good"}
     assert {"overlaptop", "sockets", "jobs", "torch"} <= there
     faults = [each["finding"] for each in found if each["type"] == "check" and each["status"] == "fault"]
-    assert [words.partition(" ")[0] for words in faults] == ["permission", "it"]
+    assert [words.partition(" ")[0] for words in faults] == ["Permission", "it"]
 
 
 def test_a_host_that_hangs_is_given_up(monkeypatch):
