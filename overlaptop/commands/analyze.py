@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_flag, add_screen, step_number
+from overlaptop.commands.arguments import add_flag, add_screen, add_value, step_number
 from overlaptop.commands.findings import found_in, render
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.findings.finding import Finding
@@ -48,37 +48,24 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
+    add_value(parser, "paths", "PATH", "a trace, or a folder of them", type=Path, nargs="+")
     add_flag(parser, "--json", "print records instead of opening the dashboard")
-    add_flag(
-        parser,
-        "--hta",
-        "whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
-    )
-    add(
-        "--step",
-        type=step_number,
-        metavar="N",
-        help="this step (ProfilerStep#N) instead of the whole trace; on the screen, begin there",
-    )
+    hta = "whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table"
+    add_flag(parser, "--hta", hta)
+    step = "this step (ProfilerStep#N) instead of the whole trace; on the screen, begin there"
+    add_value(parser, "--step", "N", step, type=step_number)
     add_traces(parser)
     add_screen(parser)
 
 
 def add_traces(parser: argparse.ArgumentParser) -> None:
     """Add the options of `open_traces`."""
-    parser.add_argument(
-        "--cycle", type=int, metavar="N", help="the N-th trace of each rank (default: the last)"
+    add_value(parser, "--cycle", "N", "the N-th trace of each rank (default: the last)", type=int)
+    lane = (
+        "put GPU activities whose name matches into compute, comm, copy, fused or idle: "
+        "comm=my_allreduce (repeat it; the first match wins)"
     )
-    parser.add_argument(
-        "--lane",
-        action="append",
-        default=[],
-        metavar="LANE=REGEX",
-        help="put GPU activities whose name matches into compute, comm, copy, fused or idle: "
-        "comm=my_allreduce (repeat it; the first match wins)",
-    )
+    add_value(parser, "--lane", "LANE=REGEX", lane, action="append", default=[])
 
 
 def open_traces(

@@ -5,7 +5,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from overlaptop.commands.output import CommandError, needs_ascii
 from overlaptop.remote import targets
@@ -38,37 +40,31 @@ def add_flag(parser: argparse._ActionsContainer, name: str, about: str) -> None:
     parser.add_argument(name, action="store_true", help=about)
 
 
+def add_value(parser: argparse._ActionsContainer, name: str, metavar: str, about: str, **more: Any) -> None:
+    """Add a positional argument, or an option with a value. `more`: as in argparse."""
+    parser.add_argument(name, metavar=metavar, help=about, **more)
+
+
+def add_job(parser: argparse._ActionsContainer, about: str) -> None:
+    add_value(parser, "--job", "KEY", about, type=job_key)
+
+
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
     """Add the options that name other hosts; `as_words`: as bare words, too. See `hosts_of`."""
-    about = _HOSTS if as_words else _HOSTS_BRIEF
-    add = parser.add_argument_group("other hosts", about).add_argument
+    add = partial(add_value, parser.add_argument_group("other hosts", _HOSTS if as_words else _HOSTS_BRIEF))
     if as_words:
-        parser.add_argument(
-            "host", nargs="*", metavar="HOST", help="the job's host (default: this machine)"
-        )
+        add_value(parser, "host", "HOST", "the job's host (default: this machine)", nargs="*")
     else:
         parser.set_defaults(host=[])
-    add(
-        "--host", action="append", default=[], dest="more_hosts", metavar="HOST",
-        help="the job's host; repeat it for several",
-    )  # fmt: skip
-    add("--hosts", type=Path, metavar="FILE", help="a file of hosts, one a line; # begins a comment")
-    add(
-        "--via",
-        action="append",
-        default=[],
-        metavar="COMMAND",
-        help="a command that reaches the host: 'sudo -u trainer', 'ssh -J login gpu-a'",
-    )
-    add("--python", default="", metavar="PATH", help="the interpreter there (default: its newest job's)")
-    add("--remote-dir", default="", metavar="DIR", help="the folder of the jobs' sockets there")
-    add(
-        "--rate",
-        type=_bytes_per_s,
-        default=0,
-        metavar="BYTES",
-        help="most bytes a second from each host: 20k, 1M (default 512 KiB, and less on a slow connection)",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    add("--host", "HOST", "the job's host; repeat it for several", dest="more_hosts", **repeated)
+    add("--hosts", "FILE", "a file of hosts, one a line; # begins a comment", type=Path)
+    via = "a command that reaches the host: 'sudo -u trainer', 'ssh -J login gpu-a'"
+    add("--via", "COMMAND", via, **repeated)
+    add("--python", "PATH", "the interpreter there (default: its newest job's)", default="")
+    add("--remote-dir", "DIR", "the folder of the jobs' sockets there", default="")
+    rate = "most bytes a second from each host: 20k, 1M (default 512 KiB, and less on a slow connection)"
+    add("--rate", "BYTES", rate, type=_bytes_per_s, default=0)
 
 
 def hosts_of(options: argparse.Namespace) -> Hosts | None:
@@ -103,14 +99,9 @@ def add_ascii(parser: argparse._ActionsContainer) -> None:
 def add_screen(parser: argparse.ArgumentParser) -> None:
     screen = parser.add_argument_group("the screen")
     add_ascii(screen)
-    screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
-    screen.add_argument(
-        "--refresh",
-        type=number_from(0.1, 10),
-        default=2.0,
-        metavar="HZ",
-        help="redraws a second, 0.1 to 10 (default 2); lower it on a slow connection",
-    )
+    add_value(screen, "--theme", "NAME", "the dashboard's colours; t changes them")
+    refresh = "redraws a second, 0.1 to 10 (default 2); lower it on a slow connection"
+    add_value(screen, "--refresh", "HZ", refresh, type=number_from(0.1, 10), default=2.0)
 
 
 def positive(text: str) -> int:

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import closing
 
-from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import follow, send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
@@ -32,9 +32,8 @@ a capture under way go on).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)")
-    add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    add_value(parser, "--steps", "N", "steps to record, 1 to 100 (default 5)", type=positive, default=5)
+    add_job(parser, "the job, as --list names it")
     add_flag(parser, "--json", "print a record for each rank, not its path")
     add_hosts(parser)
 

@@ -3,7 +3,7 @@
 import argparse
 from datetime import UTC, datetime
 
-from overlaptop.commands.arguments import add_flag, job_key
+from overlaptop.commands.arguments import add_flag, add_job
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
 from overlaptop.jobs import change_log
 from overlaptop.jobs.record import list_jobs
@@ -21,7 +21,7 @@ exit status: 0; 1 where no job of that key runs or was changed; 2 for a usage er
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="only changes of this job")
+    add_job(parser, "only changes of this job")
     add_flag(parser, "--json", "print records, not a table")
 
 

@@ -5,7 +5,7 @@ import math
 import re
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_ascii, add_flag
+from overlaptop.commands.arguments import add_ascii, add_flag, add_value
 from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
 from overlaptop.commands.report import report_of
 from overlaptop.jobs.folder import JobFolderError
@@ -33,18 +33,12 @@ _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help="the run before")
-    parser.add_argument("b", metavar="B", help="the run after")
+    add_value(parser, "a", "A", "the run before")
+    add_value(parser, "b", "B", "the run after")
     add_flag(parser, "--json", "print records, not a table")
     add_flag(parser, "--all", "list also what does not differ, of each rank")
-    parser.add_argument(
-        "--fail-if",
-        action="append",
-        default=[],
-        type=_condition,
-        metavar="CONDITION",
-        help="end with status 1 where a figure differs by more: 'step>3%%', 'overlap<-5%%' (repeat it)",
-    )
+    fail_if = "end with status 1 where a figure differs by more: 'step>3%%', 'overlap<-5%%' (repeat it)"
+    add_value(parser, "--fail-if", "CONDITION", fail_if, action="append", default=[], type=_condition)
     add_ascii(parser)
 
 

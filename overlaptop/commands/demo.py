@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from overlaptop import tui
 from overlaptop.commands import dashboard
-from overlaptop.commands.arguments import add_flag, add_screen, positive
+from overlaptop.commands.arguments import add_flag, add_screen, add_value, positive
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -30,10 +30,9 @@ END_LIMIT_S = 15.0  # Longest time from the hub's report that every rank has end
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
     names = ", ".join(workload.name for workload in catalog.WORKLOADS)
-    add = parser.add_argument
-    add("workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)")
-    add("--nproc", type=positive, metavar="N", help="processes (default: one a GPU, at least 2)")
-    add("--steps", type=positive, metavar="N", help="end the job after N steps")
+    add_value(parser, "workload", "WORKLOAD", f"{names} (default: ddp)", nargs="?", default="ddp")
+    add_value(parser, "--nproc", "N", "processes (default: one a GPU, at least 2)", type=positive)
+    add_value(parser, "--steps", "N", "end the job after N steps", type=positive)
     add_flag(parser, "--json", "print records instead of opening the dashboard")
     parser.set_defaults(script_words=[])
     add_screen(parser)

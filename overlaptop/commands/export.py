@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from overlaptop.commands import once
 from overlaptop.commands.analyze import add_traces, open_traces, session_of
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
@@ -36,19 +37,13 @@ _FORMATS = ("perfetto", "chrome", "html", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", type=Path, metavar="PATH", nargs="*", help="a trace, or a folder of them")
-    parser.add_argument(
-        "--perfetto", type=Path, metavar="FILE", help="all ranks aligned, for ui.perfetto.dev"
-    )
-    parser.add_argument(
-        "--chrome",
-        type=Path,
-        metavar="DIR",
-        help="a trace for each rank, for HolisticTraceAnalysis and chrome://tracing",
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="one page, readable without a network")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="a row for each rank and step")
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
+    add_path = partial(add_value, parser, type=Path)
+    add_path("paths", "PATH", "a trace, or a folder of them", nargs="*")
+    add_path("--perfetto", "FILE", "all ranks aligned, for ui.perfetto.dev")
+    add_path("--chrome", "DIR", "a trace for each rank, for HolisticTraceAnalysis and chrome://tracing")
+    add_path("--html", "FILE", "one page, readable without a network")
+    add_path("--csv", "FILE", "a row for each rank and step")
+    add_job(parser, "the running job, as --list names it")
     add_traces(parser)
     add_hosts(parser)
 

@@ -5,10 +5,11 @@ import signal
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import Hosts, add_flag, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import Hosts, add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.jobs import connect
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -37,27 +38,16 @@ FILE_NAME = "overlaptop.prom"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, metavar="N", help="serve /metrics on this TCP port")
-    parser.add_argument(
-        "--listen", default="127.0.0.1", metavar="ADDRESS", help="serve on this address (default 127.0.0.1)"
-    )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="the certificate's private key")
-    parser.add_argument(
-        "--textfile",
-        type=Path,
-        metavar="DIR",
-        help=f"write DIR/{FILE_NAME} for node_exporter's textfile collector",
-    )
-    parser.add_argument(
-        "--every", type=positive, default=15, metavar="SECONDS", help="how often (default 15)"
-    )
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="metrics of this job only")
-    add_flag(
-        parser,
-        "--detail",
-        "have the ranks measure as many steps as for a dashboard: waiting, late ranks, collectives",
-    )
+    add = partial(add_value, parser)
+    add("--port", "N", "serve /metrics on this TCP port", type=_port)
+    add("--listen", "ADDRESS", "serve on this address (default 127.0.0.1)", default="127.0.0.1")
+    add("--tls-cert", "FILE", "serve https with this certificate", type=Path)
+    add("--tls-key", "FILE", "the certificate's private key", type=Path)
+    add("--textfile", "DIR", f"write DIR/{FILE_NAME} for node_exporter's textfile collector", type=Path)
+    add("--every", "SECONDS", "how often (default 15)", type=positive, default=15)
+    add_job(parser, "metrics of this job only")
+    detail = "have the ranks measure as many steps as for a dashboard: waiting, late ranks, collectives"
+    add_flag(parser, "--detail", detail)
     add_hosts(parser)
 
 

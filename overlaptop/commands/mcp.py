@@ -19,17 +19,15 @@ from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.report import report_of
-from overlaptop.commands.set import await_knobs, knob_of
-from overlaptop.commands.slack import begin, rank_record
-from overlaptop.commands.trials import TrialRun
-from overlaptop.commands.tune import result_record, trials_of, value_record
+from overlaptop.commands.slack import experiment_of as delaying
+from overlaptop.commands.trials import Experiment
+from overlaptop.commands.tune import experiment_of as tuning
 from overlaptop.findings.finding import Finding, why_late
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.trials.runner import Trials, TrialsState
-from overlaptop.trials.settings import best_of
-from overlaptop.wire.commands import HOST, PLACES
+from overlaptop.records import Record
+from overlaptop.wire.commands import HOST
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -122,16 +120,9 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         value, or `budget_steps` in all. Without `values`: some around the present one.
         """
         with closing(join(job, hosts)) as session:
-            run = TrialRun(session)
-            run.await_steps()
-            held = knob_of(await_knobs(session), knob)
-            trials = trials_of(session, held, values or (), budget_steps=budget_steps)
-            state = _finished(run, trials)
-            key, best = session.job_key, best_of(held.knob, state)
-            return {
-                "values": to_builtins([value_record(key, held.knob, tried) for tried in state.tried]),
-                "result": to_builtins(result_record(key, held.knob, state, best)),
-            }
+            experiment, _ = tuning(session, knob, values or (), budget_steps=budget_steps)
+            *tried, result = _results(experiment)
+            return {"values": to_builtins(tried), "result": to_builtins(result)}
 
     def slack(
         ranks: list[int] | None = None,
@@ -144,11 +135,8 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         """
         delay = None if delay_ns is None else lambda _: delay_ns
         with closing(join(job, hosts)) as session:
-            run = TrialRun(session)
-            trials, used_ns = begin(run, tuple(ranks or ()), delay, HOST, budget_steps)
-            state, key = _finished(run, trials), session.job_key
-            delayed = [rank_record(key, tried, used_ns, PLACES[HOST]) for tried in state.tried]
-            return {"ranks": to_builtins(delayed), "ended": state.why}
+            experiment = delaying(session, tuple(ranks or ()), delay, HOST, budget_steps)
+            return {"ranks": to_builtins(_results(experiment)), "ended": experiment.trials.state.why}
 
     instructions = INSTRUCTIONS + (CONTROL if control else "")
     server = MCPServer("overlaptop", version=__version__, instructions=instructions, log_level="ERROR")
@@ -159,12 +147,13 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
     return server
 
 
-def _finished(run: TrialRun, trials: Trials) -> TrialsState:
+def _results(experiment: Experiment) -> list[Record]:
     """Run the trials to their end, each logged on stderr. CommandError if they ended before."""
-    run.run(trials)
-    if trials.state.failed:
-        raise CommandError(trials.state.why)
-    return trials.state
+    experiment.run()
+    state = experiment.trials.state
+    if state.failed:
+        raise CommandError(state.why)
+    return experiment.records(state)
 
 
 def _look(job: str | None, hosts: Hosts | None) -> Snapshot:

@@ -7,7 +7,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import require_job, until_end
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
@@ -32,15 +32,13 @@ disk); 2 for a usage error. Ctrl-C ends a recording with 0.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop record [HOST ...] [options]"
-    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to record, as --list names it")
+    add_job(parser, "the job to record, as --list names it")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: JOB-DATE-TIME.mcap")
-    parser.add_argument(
-        "--keep",
-        default=DEFAULT_KEEP,
-        metavar="AMOUNT",
-        help="at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB). The part before is in "
-        "FILE with .1 before its suffix; older parts are deleted",
+    keep = (
+        "at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB). The part before is in "
+        "FILE with .1 before its suffix; older parts are deleted"
     )
+    add_value(parser, "--keep", "AMOUNT", keep, default=DEFAULT_KEEP)
     add_flag(parser, "--wait", "wait for a job where there is none")
     add_hosts(parser, as_words=True)
 

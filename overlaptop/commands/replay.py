@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.commands import dashboard, once
-from overlaptop.commands.arguments import add_flag, add_screen, number_from, step_number
+from overlaptop.commands.arguments import add_flag, add_screen, add_value, number_from, step_number
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.replay_session import ReplaySession
@@ -34,19 +34,12 @@ _OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
+    add_value(parser, "file", "FILE", "the recording", type=Path)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--at", metavar="TIME", help="begin there: 10:05, 10:05:30 or, from the start, +90s")
-    where.add_argument(
-        "--step", type=step_number, metavar="N", help="begin where all ranks have made this step"
-    )
-    parser.add_argument(
-        "--speed",
-        type=number_from(0.01, 1000),
-        default=1.0,
-        metavar="X",
-        help="play X times as fast as the job ran",
-    )
+    add_value(where, "--at", "TIME", "begin there: 10:05, 10:05:30 or, from the start, +90s")
+    add_value(where, "--step", "N", "begin where all ranks have made this step", type=step_number)
+    speed = number_from(0.01, 1000)
+    add_value(parser, "--speed", "X", "play X times as fast as the job ran", type=speed, default=1.0)
     add_flag(parser, "--once", "print the state there (default: at the end) and end")
     add_flag(parser, "--json", "print the records that --json gave live; --once: of one moment")
     add_flag(parser, "--detail", "with --json: as --json --detail")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from overlaptop.commands.analyze import open_traces, session_of
-from overlaptop.commands.arguments import add_ascii, add_flag
+from overlaptop.commands.arguments import add_ascii, add_flag, add_value
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, plain, print_data
@@ -50,7 +50,7 @@ _SAME = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="a job's key, or a file")
+    add_value(parser, "source", "SOURCE", "a job's key, or a file", nargs="?")
     add_flag(parser, "--json", "print a record")
     add_ascii(parser)
 

@@ -6,7 +6,7 @@ import textwrap
 import time
 from contextlib import closing
 
-from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import follow, pause, send, settle
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, Table, print_data, print_message
@@ -44,9 +44,8 @@ LINE_CELLS = 79  # Width of what a knob does: below the table, as it takes a lin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value")
-    add("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    add_value(parser, "change", "NAME=VALUE", "the setting and its new value", type=_change, nargs="?")
+    add_job(parser, "the job, as --list names it")
     add_flag(parser, "--json", "without NAME=VALUE: print records, not a table")
     add_hosts(parser)
 

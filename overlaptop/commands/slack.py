@@ -2,17 +2,19 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, add_value, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, Table, print_data, print_message
-from overlaptop.commands.trials import TrialRun, interval
+from overlaptop.commands.output import CommandError, Table, print_message
+from overlaptop.commands.trials import Experiment, await_steps, interval
+from overlaptop.fleet.session import Session
 from overlaptop.records import Record, SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE
-from overlaptop.trials.runner import Trials, TrialsState, Tried
+from overlaptop.trials.runner import TrialsState, Tried
 from overlaptop.trials.slack import (
     delay_ranks,
     least_cost_ns,
@@ -49,27 +51,15 @@ Delay = Callable[[float], float]  # Returns the delay of each step in ns, for st
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)")
-    add(
-        "--delay",
-        type=_delay,
-        metavar="TIME",
-        help="of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)",
-    )
-    add("--ranks", type=_ranks, default=(), metavar="R,R", help="delay only these (default: all)")
-    add(
-        "--place",
-        choices=("host", "gpu"),
-        default="host",
-        help="host: the training thread sleeps as a step begins; gpu: a kernel spins on the current stream",
-    )
-    add(
-        "--budget",
-        type=positive,
-        metavar="STEPS",
-        help="take STEPS steps at most (default: for each rank 1,000, or 90 s if longer)",
-    )
+    add = partial(add_value, parser)
+    add("job", "JOB", "as --list names it (default: the only one)", nargs="?", type=job_key)
+    delay = "of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)"
+    add("--delay", "TIME", delay, type=_delay)
+    add("--ranks", "R,R", "delay only these (default: all)", type=_ranks, default=())
+    place = "host: the training thread sleeps as a step begins; gpu: a kernel spins on the current stream"
+    parser.add_argument("--place", choices=("host", "gpu"), default="host", help=place)
+    budget = "take STEPS steps at most (default: for each rank 1,000, or 90 s if longer)"
+    add("--budget", "STEPS", budget, type=positive)
     add_flag(parser, "--json", "print records, not a table")
     add_hosts(parser)
 
@@ -77,36 +67,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     place = GPU if options.place == "gpu" else HOST
     with closing(join(options.job, hosts_of(options))) as session:
-        runs = TrialRun(session)
-        trials, delay_ns = begin(runs, options.ranks, options.delay, place, options.budget)
-        job, place_name = session.job_key, PLACES[place]
-
-        def report(tried: Tried) -> str:
-            if options.json:
-                print_data(_trial_record(job, tried, place_name))
-            return slope_words(tried.effect)
-
-        def results(state: TrialsState) -> Iterable[str | Record]:
-            if options.json:
-                return [rank_record(job, tried, delay_ns, place_name) for tried in state.tried]
-            table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
-            for tried in state.tried:
-                rank, count = str(tried.candidate.key), str(len(tried.pairs))
-                table.add(rank, place_name, slope_words(tried.effect), count, verdict(tried))
-            return [table.render()]
-
-        return runs.complete(trials, report, results, "try a larger --budget or --delay")
+        experiment = experiment_of(session, options.ranks, options.delay, place, options.budget)
+        return experiment.complete("try a larger --budget or --delay", as_json=options.json)
 
 
-def begin(
-    runs: TrialRun,
+def experiment_of(
+    session: Session,
     ranks: tuple[int, ...],
     delay: Delay | None,
     place: int,
     budget_steps: int | None,
-) -> tuple[Trials, int]:
-    """Return the trials of these ranks, empty: of all, and the delay in ns, and print what they cost."""
-    snapshot = runs.await_steps()
+) -> Experiment:
+    """Return the trials of these ranks, empty: of all, and print what they cost."""
+    snapshot = await_steps(session)
     if why := refusal(snapshot):
         raise CommandError(why)
     step_ns = usual_step_ns(snapshot)
@@ -116,15 +89,40 @@ def begin(
     if missing := sorted(set(ranks) - set(there_are)):
         raise CommandError(f"there is no {text.named_ranks(missing)}", 2)
     try:
-        trials = delay_ranks(runs.session, ranks, delay_ns, place, budget_steps=budget_steps)
+        trials = delay_ranks(session, ranks, delay_ns, place, budget_steps=budget_steps)
     except ValueError as error:
         raise CommandError(str(error), 2) from error
+    job, name = session.job_key, PLACES[place]
     print_message(
-        f"delays the {PLACES[place]} of {text.named_ranks(sorted(ranks))} in turn by "
+        f"delays the {name} of {text.named_ranks(sorted(ranks))} in turn by "
         f"{text.duration(delay_ns)} a step: costs the job "
         f"{text.duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
     )
-    return trials, delay_ns
+
+    def trial_record(tried: Tried) -> Record:
+        rank, pair = tried.candidate.key, tried.pairs[-1]
+        return SlackTrialRecord(
+            job, rank, name, pair.delay_ns, round(pair.tried_ns), round(pair.present_ns)
+        )
+
+    def rank_record(tried: Tried) -> Record:
+        rank, count, found = tried.candidate.key, len(tried.pairs), interval(tried.effect)
+        return SlackRankRecord(
+            job, rank, name, delay_ns, count, tried.steps, *found, CONFIDENCE, verdict(tried)
+        )
+
+    def records(state: TrialsState) -> list[Record]:
+        return list(map(rank_record, state.tried))
+
+    return Experiment(session, trials, slope_words, trial_record, records, partial(_page, name))
+
+
+def _page(place: str, state: TrialsState) -> str:
+    table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
+    for tried in state.tried:
+        rank, count = str(tried.candidate.key), str(len(tried.pairs))
+        table.add(rank, place, slope_words(tried.effect), count, verdict(tried))
+    return table.render()
 
 
 def _delay(words: str) -> Delay:
@@ -139,16 +137,3 @@ def _ranks(words: str) -> tuple[int, ...]:
     if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", words) is None:
         raise argparse.ArgumentTypeError(f"must be ranks with commas between them, not {words!r}")
     return tuple(dict.fromkeys(map(int, words.split(","))))
-
-
-def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord:
-    rank, pair = tried.candidate.key, tried.pairs[-1]
-    return SlackTrialRecord(job, rank, place, pair.delay_ns, round(pair.tried_ns), round(pair.present_ns))
-
-
-def rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
-    rank, trials = tried.candidate.key, len(tried.pairs)
-    found = interval(tried.effect)
-    return SlackRankRecord(
-        job, rank, place, delay_ns, trials, tried.steps, *found, CONFIDENCE, verdict(tried)
-    )

@@ -1,7 +1,8 @@
-"""Shared by ``overlaptop tune`` and ``slack``: wait for steps, and run trials to their end."""
+"""Shared by ``overlaptop tune`` and ``slack``: wait for steps, run trials, print their results."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from overlaptop.commands.following import pause
 from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
@@ -18,40 +19,57 @@ ANNOUNCE_S = 5.0  # Time without a step until a line says which ranks are missin
 END_LIMIT_S = 5.0  # Longest time from the hub's report that every rank has ended to torchrun's exit
 
 
-class TrialRun:
-    """Trials on one job. ``launcher``: of a job that was started here."""
+def await_steps(session: Session, launcher: Launcher | None = None) -> Snapshot:
+    """Return the first snapshot where every rank has finished a step. CommandError: none comes."""
+    began_s, announced = time.monotonic(), False
+    while True:
+        snapshot = session.tick()
+        gone = launcher is not None and launcher.poll() is not None
+        if gone or snapshot.hub_state is HubState.ENDED:
+            raise _job_ended(launcher) or CommandError("the job ended")
+        late = [view.rank for view in snapshot.ranks if view.last is None]
+        # Replayed steps may have had another value.
+        if snapshot.ranks and not late and not snapshot.replaying:
+            return snapshot
+        who = named_ranks(late) if late else "the job"
+        waited_s = time.monotonic() - began_s
+        if waited_s > STARTING_S:
+            within = f"finished no step within {STARTING_S:.0f} s"
+            raise CommandError(f"{who} {within}: nothing can be measured")
+        if waited_s > ANNOUNCE_S and not announced:
+            announced = True
+            print_message(f"waits for the first step of {who}")
+        pause(session)
 
-    def __init__(self, session: Session, launcher: Launcher | None = None) -> None:
-        self.session = session
-        self._launcher = launcher
 
-    def await_steps(self) -> Snapshot:
-        """Return the first snapshot where every rank has finished a step. CommandError: none comes."""
-        began_s, announced = time.monotonic(), False
-        while True:
-            snapshot = self.session.tick()
-            gone = self._launcher is not None and self._launcher.poll() is not None
-            if gone or snapshot.hub_state is HubState.ENDED:
-                raise self._job_ended() or CommandError("the job ended")
-            late = [view.rank for view in snapshot.ranks if view.last is None]
-            # Replayed steps may have had another value.
-            if snapshot.ranks and not late and not snapshot.replaying:
-                return snapshot
-            who = named_ranks(late) if late else "the job"
-            waited_s = time.monotonic() - began_s
-            if waited_s > STARTING_S:
-                within = f"finished no step within {STARTING_S:.0f} s"
-                raise CommandError(f"{who} {within}: nothing can be measured")
-            if waited_s > ANNOUNCE_S and not announced:
-                announced = True
-                print_message(f"waits for the first step of {who}")
-            pause(self.session)
+def _job_ended(launcher: Launcher | None) -> CommandError | None:
+    """Return the error if the job that was started here has ended by itself."""
+    status = None if launcher is None else launcher.wait(END_LIMIT_S)
+    if launcher is None or status is None:
+        return None
+    if status == 0:
+        return CommandError("the job ended before the trials did: give it more steps")
+    return job_failure(launcher)
 
-    def run(self, trials: Trials, report: Callable[[Tried], str | None] = lambda _: None) -> bool:
-        """Run the trials and print the progress; return whether Ctrl-C ended them. ``report``: returns what
-        is known after each trial.
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Trials on one job, and what is printed of them."""
+
+    session: Session
+    trials: Trials
+    words: Callable[[Effect | None], str]  # An effect as text
+    trial_record: Callable[[Tried], Record]  # The last trial of a candidate
+    records: Callable[[TrialsState], list[Record]]  # The results
+    page: Callable[[TrialsState], str]  # The results as text
+    launcher: Launcher | None = None  # Of a job that was started here
+
+    def run(self, *, as_json: bool = False) -> bool:
+        """Run the trials and print the progress, and with `as_json` a record of each trial. Return whether
+        Ctrl-C ended them. CommandError if the job refuses all of them.
         """
         announced, told = False, dict[int, int]()
+        trials = self.trials
         try:
             while not trials.over:
                 trials.tick(self.session.tick())
@@ -63,8 +81,9 @@ class TrialRun:
                 for tried in state.tried:
                     if len(tried.pairs) > told.get(tried.candidate.key, 0):
                         told[tried.candidate.key] = len(tried.pairs)
-                        known = report(tried)
-                        print_message(_progress(tried, state) + ("" if known is None else f": {known}"))
+                        if as_json:
+                            print_data(self.trial_record(tried))
+                        print_message(f"{_progress(tried, state)}: {self.words(tried.effect)}")
                 pause(self.session)
         except KeyboardInterrupt:
             trials.stop()
@@ -73,41 +92,28 @@ class TrialRun:
             raise CommandError(trials.state.tried[0].refused)
         return False
 
-    def complete(
-        self,
-        trials: Trials,
-        report: Callable[[Tried], str],
-        results: Callable[[TrialsState], Iterable[str | Record]],
-        hint: str,
-    ) -> int:
-        """Run the trials as `run` does, and print the results, also of trials that end early. Returns the
-        exit status. ``hint``: what to try when the budget was too small. CommandError if the job ended.
+    def complete(self, hint: str, *, as_json: bool) -> int:
+        """Run the trials and print the results, also of trials that end early. Returns the exit status.
+        ``hint``: what to try when the budget was too small. CommandError if the job ended.
         """
-        interrupted = self.run(trials, report)
-        state = trials.state
+        interrupted = self.run(as_json=as_json)
+        state = self.trials.state
         for tried in state.tried:
             if tried.refused:
                 print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
         if state.present_ns is None:
             print_message("nothing was measured yet")
+        elif as_json:
+            print_data(*self.records(state))
         else:
-            print_data(*results(state))
+            print_data(self.page(state))
         if interrupted:
             return 130
         if state.failed:
-            raise self._job_ended() or CommandError(state.why)
+            raise _job_ended(self.launcher) or CommandError(state.why)
         if state.why:
             print_message(f"{state.why}: {hint}")
         return 0
-
-    def _job_ended(self) -> CommandError | None:
-        """Return the error if the job that was started here has ended by itself."""
-        status = None if self._launcher is None else self._launcher.wait(END_LIMIT_S)
-        if self._launcher is None or status is None:
-            return None
-        if status == 0:
-            return CommandError("the job ended before the trials did: give it more steps")
-        return job_failure(self._launcher)
 
 
 def _progress(tried: Tried, state: TrialsState) -> str:

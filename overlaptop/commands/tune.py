@@ -2,27 +2,27 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, Table, print_data, print_message
+from overlaptop.commands.output import CommandError, Table, print_message
 from overlaptop.commands.set import await_knobs, knob_of, print_change
-from overlaptop.commands.trials import TrialRun, interval
+from overlaptop.commands.trials import Experiment, await_steps, interval
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
 from overlaptop.records import Record, TuneResultRecord, TuneTrialRecord, TuneValueRecord
 from overlaptop.report.knobs import present_words
 from overlaptop.trials.effect import CONFIDENCE
-from overlaptop.trials.runner import Trials, TrialsState, Tried
-from overlaptop.trials.settings import Best, best_of, difference_words, try_values, verdict
+from overlaptop.trials.runner import TrialsState, Tried
+from overlaptop.trials.settings import best_of, difference_words, try_values, verdict
 from overlaptop.trials.values import layout_of, values_to_try
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
@@ -56,33 +56,19 @@ refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
-    add = parser.add_argument
-    add("script", nargs="?", metavar="SCRIPT", help="start this script (default: a running job)")
-    add("--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)")
+    add = partial(add_value, parser)
+    add("script", "SCRIPT", "start this script (default: a running job)", nargs="?")
+    add("--knob", "NAME", "the setting (default: %(default)s)", default="bucket_cap_mb")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--values",
-        type=_values,
-        default=(),
-        metavar="V,V",
-        help="try these (default: up to six around the present value, by factors of two)",
-    )
-    what.add_argument(
-        "--range",
-        type=_range,
-        default=(None, None),
-        metavar="A:B",
-        help="try up to seven values from A to B",
-    )
-    add(
-        "--budget",
-        type=positive,
-        metavar="STEPS",
-        help="take STEPS steps at most (default: for each value 1,000, or 90 s if longer)",
-    )
-    add("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
+    values = "try these (default: up to six around the present value, by factors of two)"
+    add_value(what, "--values", "V,V", values, type=_values, default=())
+    bounds = "try up to seven values from A to B"
+    add_value(what, "--range", "A:B", bounds, type=_range, default=(None, None))
+    budget = "take STEPS steps at most (default: for each value 1,000, or 90 s if longer)"
+    add("--budget", "STEPS", budget, type=positive)
+    add_job(parser, "the running job, as --list names it")
     add_flag(parser, "--keep", "set the best value on the running job")
-    add("--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)")
+    add("--nproc", "N", "SCRIPT's processes (default: one a GPU, else 2)", type=positive)
     add_flag(parser, "--json", "print records, not a table and a line")
     parser.set_defaults(script_words=[])
     add_hosts(parser)
@@ -139,33 +125,11 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
 
 
 def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | None = None) -> int:
-    run = TrialRun(session, launcher)
-    run.await_steps()
-    held = knob_of(await_knobs(session), options.knob)
-    knob, job = held.knob, session.job_key
-    trials = trials_of(session, held, options.values, options.range, options.budget)
-
-    def report(tried: Tried) -> str:
-        if options.json:
-            print_data(_trial_record(job, knob, tried))
-        return difference_words(tried.effect)
-
-    def results(state: TrialsState) -> Iterable[str | Record]:
-        best = best_of(knob, state)
-        if options.json:
-            return [
-                *(value_record(job, knob, tried) for tried in state.tried),
-                result_record(job, knob, state, best),
-            ]
-        lines = [_table(knob, state, best)]
-        if best is not None:
-            lines.append(text.printable(best.line))
-            if best.code:
-                lines.append(f"to keep it: {text.printable(best.code)}")
-        return lines
-
-    status = run.complete(trials, report, results, "a larger --budget tries for longer")
-    best = best_of(knob, trials.state)
+    experiment, knob = experiment_of(
+        session, options.knob, options.values, options.range, options.budget, launcher
+    )
+    status = experiment.complete("a larger --budget tries for longer", as_json=options.json)
+    best = best_of(knob, experiment.trials.state)
     if status == 0 and options.keep and best is not None and best.value is not None:
         command = make_setting(knob, best.value)
         send(session, command)
@@ -173,51 +137,67 @@ def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | No
     return status
 
 
-def trials_of(
+def experiment_of(
     session: Session,
-    held: JobKnob,
+    name: str,
     values: Sequence[int],
     bounds: tuple[int | None, int | None] = (None, None),
     budget_steps: int | None = None,
-) -> Trials:
-    """Return trials of these values, without any: of some within bounds. CommandError: there are none."""
+    launcher: Launcher | None = None,
+) -> tuple[Experiment, Knob]:
+    """Return trials of these values of a knob, without any: of some within bounds; and the knob.
+    CommandError: there are none.
+    """
+    await_steps(session, launcher)
+    held = knob_of(await_knobs(session), name)
+    knob, job = held.knob, session.job_key
     try:
-        values = values or values_to_try(held.knob, *bounds, layout_of(held.knob, session.tick()))
-        return try_values(session, held, values, budget_steps=budget_steps)
+        values = values or values_to_try(knob, *bounds, layout_of(knob, session.tick()))
+        trials = try_values(session, held, values, budget_steps=budget_steps)
     except ValueError as error:
         raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
 
+    def trial_record(tried: Tried) -> Record:
+        value, pair = tried.candidate.key, tried.pairs[-1]
+        return TuneTrialRecord(job, knob.name, value, round(pair.tried_ns), round(pair.present_ns))
 
-def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
+    def value_record(tried: Tried) -> Record:
+        value, count, found = tried.candidate.key, len(tried.pairs), interval(tried.effect)
+        return TuneValueRecord(job, knob.name, value, count, tried.steps, *found, verdict(tried))
+
+    def records(state: TrialsState) -> list[Record]:
+        return [*map(value_record, state.tried), _result_record(job, knob, state)]
+
+    page = partial(_page, knob)
+    return Experiment(session, trials, difference_words, trial_record, records, page, launcher), knob
+
+
+def _page(knob: Knob, state: TrialsState) -> str:
+    best, present_ns = best_of(knob, state), state.present_ns
     table = Table([knob.name, "step", "difference", "trials", ""], left={""})
-    table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
+    table.add(present_words(knob), text.duration(present_ns), "", "", "present")
     for tried in state.tried:
         is_best = best is not None and best.value == tried.candidate.key
-        effect, present_ns = tried.effect, state.present_ns
+        effect = tried.effect
         # Scaled to the present value's mean over all trials.
         step_ns = None if effect is None or present_ns is None else present_ns * (1 + effect.centre)
         table.add(
             tried.candidate.name,
             text.duration(step_ns),
-            difference_words(tried.effect),
+            difference_words(effect),
             str(len(tried.pairs)),
             "best" if is_best else verdict(tried),
         )
-    return table.render()
+    lines = [table.render()]
+    if best is not None:
+        lines.append(text.printable(best.line))
+        if best.code:
+            lines.append(f"to keep it: {text.printable(best.code)}")
+    return "\n".join(lines)
 
 
-def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
-    value, pair = tried.candidate.key, tried.pairs[-1]
-    return TuneTrialRecord(job, knob.name, value, round(pair.tried_ns), round(pair.present_ns))
-
-
-def value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
-    value, trials = tried.candidate.key, len(tried.pairs)
-    found = interval(tried.effect)
-    return TuneValueRecord(job, knob.name, value, trials, tried.steps, *found, verdict(tried))
-
-
-def result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
+def _result_record(job: str | None, knob: Knob, state: TrialsState) -> TuneResultRecord:
+    best = best_of(knob, state)
     difference, low, high = interval(best.effect if best is not None else None)
     return TuneResultRecord(
         job=job,

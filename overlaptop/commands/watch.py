@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from overlaptop.commands import COMMANDS
-from overlaptop.commands.arguments import add_flag, add_hosts, add_screen, job_key, positive
+from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_screen, add_value, positive
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.records import schema
 from overlaptop.workloads.catalog import WORKLOADS
@@ -27,12 +27,11 @@ _ALSO_MEANT |= {"jobs": "--list", "status": "--once"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop [watch] [HOST ...] [options]"
-    add = parser.add_argument
-    add("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
+    add_job(parser, "the job to watch, as --list names it")
     add_flag(parser, "--list", "list the jobs that run here or there, and end")
     add_flag(parser, "--json", "print a line of JSON for each rank and step, until the job ends")
     add_flag(parser, "--once", "print the present state as a table (--json: as records), and end")
-    add("--steps", type=positive, metavar="N", help="with --json: end after N steps of each rank")
+    add_value(parser, "--steps", "N", "with --json: end after N steps of each rank", type=positive)
     add_flag(parser, "--detail", "with --json: have the ranks measure as many steps as for a dashboard")
     add_flag(parser, "--wait", "with --json or --once: wait for a job if there is none")
     add_flag(parser, "--readonly", "the dashboard only shows: it changes, captures and starts nothing")
