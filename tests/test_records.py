@@ -1,12 +1,12 @@
 """The public records: their reference in docs/json.md, their schema, and what they may not depend on."""
 
 import json
-import os
 from inspect import cleandoc
 from pathlib import Path
 
 from overlaptop.records import schema
 from tests.commands.running import run_here
+from tests.snapshots import check
 
 PAGE = Path(__file__).parents[1] / "docs" / "json.md"
 BEGIN = "<!-- From here: made from overlaptop/records.py; UPDATE_SNAPSHOTS=1 writes it anew. -->\n"
@@ -57,9 +57,7 @@ def test_reference_in_docs_is_that_of_the_code():
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     made = f"{head}{BEGIN}{reference()}\n{END}{tail}"
-    if os.environ.get("UPDATE_SNAPSHOTS"):
-        PAGE.write_text(made)
-    assert PAGE.read_text() == made
+    check(PAGE, made)
 
 
 def test_schema_is_printed_and_knows_every_type():

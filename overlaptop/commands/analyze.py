@@ -8,11 +8,12 @@ from pathlib import Path
 from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_screen, add_value, step_number
 from overlaptop.commands.findings import found_in, render
-from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
+from overlaptop.commands.output import CommandError, print_data, print_message, print_page, table
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.finished_session import FinishedSession
 from overlaptop.formats.job import TracedJob, analyze
@@ -45,6 +46,10 @@ Traces are refused as a whole when one of them is damaged, or when ranks have un
 Files without a rank and without GPU activity are left out, and named.
 exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
 """
+
+
+_HEAD = ["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm"]
+_WAITS_HEAD = ["rank", "waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         session.choose(number)
         return dashboard.show(session, screen)
     else:
-        print_data(_table(job, number, by_hta=by_hta, ascii_only=options.ascii))
+        print_page(_page(job, number, by_hta=by_hta), ascii_only=options.ascii)
     return 0
 
 
@@ -156,24 +161,24 @@ def session_of(job: TracedJob) -> FinishedSession:
         raise CommandError(f"{job.path}: {fault}", 2) from fault
 
 
-def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
+def _page(job: TracedJob, number: int, *, by_hta: bool) -> str:
     from overlaptop.commands import once
 
-    fuses = any(whole.fused_ns for whole in job.whole)
-    parts = ["exposed", "hidden", "compute", "comm", *(["fused"] if fuses else []), "copy only", "idle"]
-    table = Table(["rank", "steps", "overlap", *parts])
     shown = [
         (summary, each)
         for summary, whole in zip(job.ranks, job.whole, strict=True)
         for each in (whole, *summary.steps)
         if each.step == number
     ]
-    for summary, whole in shown:
+    fused = ["fused"] if any(each.fused_ns for each in job.whole) else []
+    rows = []
+    for summary, each in shown:
         steps = text.count(len(summary.steps) if number == WHOLE_TRACE else 1)
-        times = [whole.exposed_ns, whole.hidden_ns, whole.compute_ns, whole.comm_ns]
-        times += [whole.fused_ns] if fuses else []
-        times += [whole.copy_only_ns, whole.idle_ns if summary.info.compute_exact else None]
-        table.add(str(summary.info.rank), steps, text.percent(whole.overlap), *map(text.duration, times))
+        times = [each.exposed_ns, each.hidden_ns, each.compute_ns, each.comm_ns, each.copy_only_ns]
+        times.append(each.idle_ns if summary.info.compute_exact else None)
+        if fused:
+            times.insert(4, each.fused_ns)
+        rows.append([str(summary.info.rank), steps, text.percent(each.overlap), *map(text.duration, times)])
     exact = all(summary.info.compute_exact for summary in job.ranks)
     comm_ns = sum(each.comm_ns or 0 for _, each in shown)
     hidden_ns = sum(each.hidden_ns or 0 for _, each in shown)
@@ -193,37 +198,24 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, {ranks}   "
         f"overlap {text.bounded(overlap, BOUNDS['overlap'], exact=exact)}   "
         f"hidden {text.duration(hidden_ns)} of {text.duration(comm_ns)}",
-        table.render(),
+        table([*_HEAD, *fused, "copy only", "idle"], rows),
     ]
     if not exact:
         lines.append("≤: without a GPU compute is an upper bound, and so are overlap and hidden")
     if found:
-        lines += ["", *render(found).splitlines()]
-    if waits := _waits_table(job, number):
-        lines += ["", waits]
-    page = "\n".join(lines)
-    return plain(page) if ascii_only else page
+        lines += ["", render(found)]
+    if (waits := job.waits.get(number)) is not None:
+        lines += ["", _waits_table(job, waits)]
+    return "\n".join(lines)
 
 
-def _remarks(job: TracedJob) -> list[str]:
-    ranks: dict[str, list[int]] = {}
-    for summary in job.ranks:
-        for remark in summary.remarks:
-            ranks.setdefault(remark, []).append(summary.info.rank)
-    return [*job.remarks, *(f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items())]
-
-
-def _waits_table(job: TracedJob, number: int) -> str:
-    if (waits := job.waits.get(number)) is None:
-        return ""
-    parts = ["waiting", "of it exposed", "transfer", "of it exposed", "not attributed", "late in"]
-    table, late = Table(["rank", *parts]), lateness(waits.collectives)
+def _waits_table(job: TracedJob, waits: StepWaits) -> str:
+    rows, late = [], lateness(waits.collectives)
     for summary in job.ranks:
         rank, exact = summary.info.rank, summary.info.compute_exact
         times = waits.times.get(rank)
         if times is None:
             continue
-        own = late.of(rank) if late is not None else None
         cells = [str(rank)]
         for part_ns, exposed_ns in (
             (times.wait_ns, times.exposed_wait_ns),
@@ -232,7 +224,15 @@ def _waits_table(job: TracedJob, number: int) -> str:
             cells.append(text.duration(part_ns if times.known else None))
             figure = text.duration(exposed_ns if times.known and times.exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
-        cells.append(text.duration(times.not_attributed_ns))
-        cells.append(text.UNKNOWN if own is None else f"{own.late_count:,} of {own.collectives:,}")
-        table.add(*cells)
-    return table.render()
+        own = late.of(rank) if late is not None else None
+        late_in = text.UNKNOWN if own is None else f"{own.late_count:,} of {own.collectives:,}"
+        rows.append([*cells, text.duration(times.not_attributed_ns), late_in])
+    return table(_WAITS_HEAD, rows)
+
+
+def _remarks(job: TracedJob) -> list[str]:
+    ranks: dict[str, list[int]] = {}
+    for summary in job.ranks:
+        for remark in summary.remarks:
+            ranks.setdefault(remark, []).append(summary.info.rank)
+    return [*job.remarks, *(f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items())]

@@ -4,7 +4,7 @@ import argparse
 from datetime import UTC, datetime
 
 from overlaptop.commands.arguments import add_flag, add_job
-from overlaptop.commands.output import CommandError, Table, print_data, print_message
+from overlaptop.commands.output import CommandError, print_data, print_message, table
 from overlaptop.jobs import change_log
 from overlaptop.jobs.record import list_jobs
 from overlaptop.records import ChangeRecord
@@ -40,21 +40,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _table(changes: list[ChangeRecord]) -> str:
-    table = Table(
-        ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
-        left={"at", "job", "knob", "outcome", "by", "why not"},
-    )
-    for change in changes:
-        at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
-        table.add(
-            at.strftime("%Y-%m-%d %H:%M:%S"),
-            change.job,
-            change.knob,
-            change.old or UNKNOWN,
-            change.new or UNKNOWN,
-            count(change.step),
-            change.outcome,
-            change.by,
-            change.reason,
-        )
-    return table.render()
+    head = ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"]
+    rows = []
+    for each in changes:
+        at = datetime.fromtimestamp(each.at_ns / 1e9, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        values = [each.old or UNKNOWN, each.new or UNKNOWN, count(each.step)]
+        rows.append([at, each.job, each.knob, *values, each.outcome, each.by, each.reason])
+    return table(head, rows, left={"at", "job", "knob", "outcome", "by", "why not"})

@@ -6,7 +6,7 @@ import re
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_ascii, add_flag, add_value
-from overlaptop.commands.output import CommandError, Table, plain, print_data, print_message
+from overlaptop.commands.output import CommandError, print_data, print_message, print_page, table
 from overlaptop.commands.report import report_of
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.records import DifferenceRecord
@@ -53,8 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_data(*found)
     else:
-        page = _table(found, every=options.all)
-        print_data(plain(page) if options.ascii else page)
+        print_page(_page(found, every=options.all), ascii_only=options.ascii)
     failed = [each for each in found for condition in options.fail_if if _holds(each, *condition)]
     for each in failed:
         by = "from 0" if each.difference is None else f"by {_change(each.difference, each.unit)}"
@@ -86,25 +85,18 @@ def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
     return found, note
 
 
-def _table(found: list[DifferenceRecord], *, every: bool) -> str:
+def _page(found: list[DifferenceRecord], *, every: bool) -> str:
     """Return a row for each figure of the job, and for each other one that differs."""
-    table = Table(["figure", "A", "±", "B", "±", "difference", "interval"], left={"figure"})
+    rows = []
     shown = [each for each in found if every or each.differs or " " not in each.name]
     for each in shown:
         interval = text.UNKNOWN
         if each.difference_low is not None and each.difference_high is not None:
             ends = each.difference_low, each.difference_high
             interval = " to ".join(_change(end, each.unit) for end in ends)
-        table.add(
-            each.name,
-            _value(each.a, each.unit),
-            _value(each.a_spread, each.unit),
-            _value(each.b, each.unit),
-            _value(each.b_spread, each.unit),
-            _verdict(each),
-            interval,
-        )
-    lines = [table.render()]
+        values = (_value(value, each.unit) for value in (each.a, each.a_spread, each.b, each.b_spread))
+        rows.append([each.name, *values, _verdict(each), interval])
+    lines = [table(["figure", "A", "±", "B", "±", "difference", "interval"], rows, left={"figure"})]
     groups = "groups, buckets" if any(each.name.startswith(_BUCKET) for each in found) else "groups"
     rest = [each.judged for each in found if not (every or each.differs) and " " in each.name]
     for judged, verdict in ((True, "no difference"), (False, "not judged, too few steps")):

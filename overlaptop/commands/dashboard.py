@@ -9,7 +9,7 @@ from dataclasses import replace
 from overlaptop import tui
 from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.jobs import connect
-from overlaptop.commands.output import CommandError, plain, print_data, print_message
+from overlaptop.commands.output import CommandError, print_message, print_page
 from overlaptop.fleet.hosts_session import LocalSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
@@ -50,7 +50,7 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
     job = screen.launcher.job if screen.launcher is not None else None
     ends = job is not None and job.poll() is None and job.key == session.job_key
     if status in (0, 128 + signal.SIGINT) and (words := last_words(screen.log, session.tick(), ends=ends)):
-        print_data(plain(words) if screen.ascii else words)
+        print_page(words, ascii_only=screen.ascii)
     return status
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
 from overlaptop.commands.following import pause
-from overlaptop.commands.output import CommandError, Table, print_data, print_message
+from overlaptop.commands.output import CommandError, print_data, print_message, table
 from overlaptop.fleet.hosts_session import HERE, HERE_BYTES_PER_S, HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.session import Session
@@ -55,15 +55,13 @@ def _record(job: JobRecord) -> records.JobRecord:
 
 
 def _table(jobs: Sequence[JobRecord]) -> str:
-    table = Table(
-        ["job", "script", "ranks", "running for", "host", "directory"],
-        left={"job", "script", "host", "directory"},
-    )
     now_ns = time.time_ns()
+    rows = []
     for job in jobs:
         age = "ended" if job.ended else text.duration(max(0, now_ns - job.started_ns))
-        table.add(job.job, job.script, str(job.world_size), age, job.host, job.cwd)
-    return table.render()
+        rows.append([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
+    head = ["job", "script", "ranks", "running for", "host", "directory"]
+    return table(head, rows, left={"job", "script", "host", "directory"})
 
 
 def connect(

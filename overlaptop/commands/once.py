@@ -9,7 +9,7 @@ from overlaptop.commands.arguments import hosts_of
 from overlaptop.commands.findings import TroubleLog, found_in, in_a_line, warnings
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import Table, plain, print_data
+from overlaptop.commands.output import print_data, print_page, table
 from overlaptop.findings.first_line import first_line, most_urgent
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
@@ -23,6 +23,11 @@ from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, waiting_at_least, waiting_ns
 from overlaptop.report.who_is_late import UNTIL_THEN
 
+_HEAD = ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
+         "collectives", "dropped", "source", "state"]  # fmt: skip
+_LINKS_HEAD = ["rank", "NVLink rx", "tx", "of peak", "PCIe rx", "tx", "of peak", "GPU's node", "may run on",
+               ""]  # fmt: skip
+
 
 def run(options: argparse.Namespace) -> int:
     with closing(join(options.job, hosts_of(options), wait=options.wait)) as session:
@@ -35,7 +40,7 @@ def show(snapshot: Snapshot, *, as_json: bool, ascii_only: bool) -> None:
     if as_json:
         print_data(*records_of(snapshot))
     else:
-        print_data(render(snapshot, ascii_only=ascii_only))
+        print_page(render(snapshot), ascii_only=ascii_only)
 
 
 def records_of(snapshot: Snapshot) -> list[Record]:
@@ -52,20 +57,14 @@ def records_of(snapshot: Snapshot) -> list[Record]:
     return [*records, *end_records(snapshot)]
 
 
-def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
+def render(snapshot: Snapshot) -> str:
     """Return a snapshot as text: the job, its totals, a row for each rank over the totals' window. Unknown
     is a dash.
     """
     found = found_in(snapshot)
     snapshot = with_means(snapshot)
-    table = Table(
-        ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
-         "collectives", "dropped", "source", "state"],
-        left={"source", "state"},
-    )  # fmt: skip
     trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
-    for view in snapshot.ranks:
-        table.add(*_row(view, failure))
+    rows = [_row(view, failure) for view in snapshot.ranks]
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_text(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
@@ -89,7 +88,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         + "   ".join(
             [*(f"{name} {figure}" for name, figure in totals.items()), window_text(snapshot.totals)]
         ),
-        table.render(),
+        table(_HEAD, rows, left={"source", "state"}),
         *_hosts(snapshot),
         *_links(snapshot.ranks),
         *_numa_advice(snapshot.ranks),
@@ -99,8 +98,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
             "compute is an upper bound (gaps between kernels are not seen): "
             "overlap may be lower, exposed higher"
         )
-    page = "\n".join(lines)
-    return plain(page) if ascii_only else page
+    return "\n".join(lines)
 
 
 def _hosts(snapshot: Snapshot) -> list[str]:
@@ -120,25 +118,23 @@ def _hosts(snapshot: Snapshot) -> list[str]:
 def _links(ranks: Sequence[RankView]) -> list[str]:
     if not any(view.sample is not None or view.numa is not None for view in ranks):
         return []
-    table = Table(
-        ["rank", "NVLink rx", "tx", "of peak", "PCIe rx", "tx", "of peak", "GPU's node", "may run on", ""],
-        left={"may run on", ""},
-    )
-    for view in ranks:
-        sample, numa = view.sample, view.numa
-        table.add(
-            str(view.rank),
-            text.rate(sample.nvlink_rx_bytes_per_s if sample else None),
-            text.rate(sample.nvlink_tx_bytes_per_s if sample else None),
-            text.whole_percent(nvlink_rate(view).share),
-            text.rate(sample.pcie_rx_bytes_per_s if sample else None),
-            text.rate(sample.pcie_tx_bytes_per_s if sample else None),
-            text.whole_percent(pcie_rate(view).share),
-            text.count(numa.gpu_node if numa else None),
-            text.printable(f"CPUs {numa.cpu_set}") if numa and numa.cpu_set else text.UNKNOWN,
-            numa.state if numa else text.UNKNOWN,
-        )
-    return ["", table.render()]
+    return ["", table(_LINKS_HEAD, map(_link_row, ranks), left={"may run on", ""})]
+
+
+def _link_row(view: RankView) -> list[str]:
+    sample, numa = view.sample, view.numa
+    return [
+        str(view.rank),
+        text.rate(sample.nvlink_rx_bytes_per_s if sample else None),
+        text.rate(sample.nvlink_tx_bytes_per_s if sample else None),
+        text.whole_percent(nvlink_rate(view).share),
+        text.rate(sample.pcie_rx_bytes_per_s if sample else None),
+        text.rate(sample.pcie_tx_bytes_per_s if sample else None),
+        text.whole_percent(pcie_rate(view).share),
+        text.count(numa.gpu_node if numa else None),
+        f"CPUs {numa.cpu_set}" if numa and numa.cpu_set else text.UNKNOWN,
+        numa.state if numa else text.UNKNOWN,
+    ]
 
 
 def _numa_advice(ranks: Sequence[RankView]) -> list[str]:

@@ -4,7 +4,7 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from overlaptop import text
@@ -51,30 +51,23 @@ def job_failure(job: "Launcher") -> CommandError:
     return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)
 
 
-class Table:
-    """Columns as wide as their widest cell, numbers to the right, two spaces between."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[str] = ()) -> str:
+    """Return columns as wide as their widest cell, two spaces between. ``left``: the heads of columns of
+    text; numbers are to the right.
+    """
+    cells = [list(head), *(list(map(text.printable, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
 
-    def __init__(self, head: Sequence[str], *, left: Collection[str] = ()) -> None:
-        self._rows: list[list[str]] = [list(head)]
-        self._left = [name in left for name in head]
+    def padded(row: Sequence[str]) -> Iterator[str]:
+        for cell, width, name in zip(row, widths, head, strict=True):
+            yield cell.ljust(width) if name in left else cell.rjust(width)
 
-    def add(self, *cells: str) -> None:
-        assert len(cells) == len(self._left)
-        self._rows.append([text.printable(cell) for cell in cells])
-
-    def render(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if left else cell.rjust(width)
-                for cell, width, left in zip(row, widths, self._left, strict=True)
-            ).rstrip()
-            for row in self._rows
-        )
+    return "\n".join("  ".join(padded(row)).rstrip() for row in cells)
 
 
-def plain(page: str) -> str:
-    return page.translate(_ASCII).encode("ascii", "replace").decode()
+def print_page(page: str, *, ascii_only: bool) -> None:
+    """Print text on stdout, if asked for without characters that some terminals lack."""
+    print_data(page.translate(_ASCII).encode("ascii", "replace").decode() if ascii_only else page)
 
 
 def replace_unencodable() -> None:

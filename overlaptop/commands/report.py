@@ -13,7 +13,7 @@ from overlaptop.commands.analyze import open_traces, session_of
 from overlaptop.commands.arguments import add_ascii, add_flag, add_value
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, plain, print_data
+from overlaptop.commands.output import CommandError, print_data, print_page
 from overlaptop.commands.replay import is_recording, moment_ns, opened
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.jobs import last_end
@@ -59,9 +59,8 @@ def run(options: argparse.Namespace) -> int:
     found = report_of(options.source)
     if options.json:
         print_data(found)
-        return 0
-    page = describe(found)
-    print_data(plain(page) if options.ascii else page)
+    else:
+        print_page(describe(found), ascii_only=options.ascii)
     return 0
 
 

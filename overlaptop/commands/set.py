@@ -9,7 +9,7 @@ from contextlib import closing
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import follow, pause, send, settle
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, Table, print_data, print_message
+from overlaptop.commands.output import CommandError, print_data, print_message, table
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
@@ -136,19 +136,18 @@ def print_change(session: Session, command: Command) -> None:
 
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:
-    table = Table(
-        ["knob", "value", "script", "allowed", "belongs to"],
-        left={"knob", "allowed", "belongs to"},
-    )
+    head = ["knob", "value", "script", "allowed", "belongs to"]
+    rows = []
     for each in knobs:
         knob = each.knob
         value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
         script = knob.original_text or NOT_KNOWN
-        table.add(knob.name, value, script, allowed_words(knob), knob.owner)
+        rows.append([knob.name, value, script, allowed_words(knob), knob.owner])
     uses = [f"{each.knob.name}: {each.knob.about}" for each in knobs if each.knob.about]
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
     lines = [textwrap.fill(printable(line), LINE_CELLS, subsequent_indent="  ") for line in uses]
-    return "\n".join([table.render(), *lines, *map(printable, refusals)])
+    listed = table(head, rows, left={"knob", "allowed", "belongs to"})
+    return "\n".join([listed, *lines, *map(printable, refusals)])
 
 
 def _record(job: str | None, each: JobKnob) -> KnobRecord:

@@ -9,7 +9,7 @@ from functools import partial
 from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_hosts, add_value, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, Table, print_message
+from overlaptop.commands.output import CommandError, print_message, table
 from overlaptop.commands.trials import Experiment, await_steps, interval
 from overlaptop.fleet.session import Session
 from overlaptop.records import Record, SlackRankRecord, SlackTrialRecord
@@ -118,11 +118,11 @@ def experiment_of(
 
 
 def _page(place: str, state: TrialsState) -> str:
-    table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
-    for tried in state.tried:
-        rank, count = str(tried.candidate.key), str(len(tried.pairs))
-        table.add(rank, place, slope_words(tried.effect), count, verdict(tried))
-    return table.render()
+    rows = [
+        [str(each.candidate.key), place, slope_words(each.effect), str(len(each.pairs)), verdict(each)]
+        for each in state.tried
+    ]
+    return table(["rank", "place", "slope", "trials", ""], rows, left={"place", ""})
 
 
 def _delay(words: str) -> Delay:

@@ -11,7 +11,7 @@ from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, Table, print_message
+from overlaptop.commands.output import CommandError, print_message, table
 from overlaptop.commands.set import await_knobs, knob_of, print_change
 from overlaptop.commands.trials import Experiment, await_steps, interval
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -174,21 +174,15 @@ def experiment_of(
 
 def _page(knob: Knob, state: TrialsState) -> str:
     best, present_ns = best_of(knob, state), state.present_ns
-    table = Table([knob.name, "step", "difference", "trials", ""], left={""})
-    table.add(present_words(knob), text.duration(present_ns), "", "", "present")
+    rows = [[present_words(knob), text.duration(present_ns), "", "", "present"]]
     for tried in state.tried:
-        is_best = best is not None and best.value == tried.candidate.key
-        effect = tried.effect
+        effect, count = tried.effect, str(len(tried.pairs))
         # Scaled to the present value's mean over all trials.
         step_ns = None if effect is None or present_ns is None else present_ns * (1 + effect.centre)
-        table.add(
-            tried.candidate.name,
-            text.duration(step_ns),
-            difference_words(effect),
-            str(len(tried.pairs)),
-            "best" if is_best else verdict(tried),
-        )
-    lines = [table.render()]
+        is_best = best is not None and best.value == tried.candidate.key
+        found = "best" if is_best else verdict(tried)
+        rows.append([tried.candidate.name, text.duration(step_ns), difference_words(effect), count, found])
+    lines = [table([knob.name, "step", "difference", "trials", ""], rows, left={""})]
     if best is not None:
         lines.append(text.printable(best.line))
         if best.code:

@@ -1,5 +1,6 @@
 """What the tests of the command line share: private socket folders, and a count of what is left behind."""
 
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,6 +19,16 @@ StartRanks = Callable[..., WarmRanks]
 def quickly(monkeypatch):
     """A job without processes is looked at without a pause."""
     monkeypatch.setattr(following, "TICK_S", 0.0)
+
+
+@pytest.fixture
+def in_utc(monkeypatch):
+    """Pages have times of day."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

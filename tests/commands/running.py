@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -12,19 +13,29 @@ import sys
 import termios
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import msgspec
 
 from overlaptop.cli import main
 from overlaptop.records import Record
+from tests.snapshots import check
 
 START_LIMIT_S = 90
+PAGES = Path(__file__).with_name("pages")  # What commands print
 OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
 # Workloads small enough to start in seconds on a busy machine.
 SMALL_DDP = ["--layers", "1", "--width", "64", "--batch", "1", "--seq", "16", "--data-ms", "50"]
 SMALL_MATMUL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
 STEPS = b"1 collective"  # On the overview of allreduce_matmul once there are steps
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
+
+
+def check_page(name, text):
+    """Assert that this is printed as in the page of that name, and that records are as declared."""
+    if text.startswith("{"):
+        records(text)
+    check(PAGES / f"{re.sub('[^a-z0-9_]+', '-', name)}.txt", text.rstrip("\n") + "\n")
 
 
 def run_here(*words):

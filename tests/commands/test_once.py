@@ -1,7 +1,6 @@
-"""``--once``: the table."""
+"""``--once``: the table, and how long it waits for what is in it."""
 
 import io
-import re
 from math import inf
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.text import clock
 from overlaptop.wire.messages import RESTARTED, Notice, RankEnd
 from tests.fleet.builders import (
     GB,
@@ -29,46 +27,71 @@ from tests.fleet.builders import (
     unmeasured,
     welcome,
 )
-from tests.formats.traces import DATA
 from tests.tui.waits import split_step, waiting_job
 
 from .fakes import PlayedSession, arrival, rank_info, totals
-from .running import records, run_here
+from .running import check_page, records
+
+BOTH = [*arrival(), totals(0, 1284), totals(1, 1284)]
+HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\u202e"
+MISPLACED = {"state": "wrong node", "reason": "runs on node 0, its GPU is on node 1",
+             "advice": "torchrun --numa-binding=node\x1b[2J"}  # fmt: skip
 
 
-def page_of(*messages, ascii_only=False):
-    """The table of a job of which these have come."""
-    return render(settle(PlayedSession(arrival(), messages)), ascii_only=ascii_only)
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("bounds", BOTH),
+        # Unknown is a dash, never zero.
+        ("one rank unmeasured and one not seen", [welcome(), rank_info(0), status(), unmeasured(0, 3)]),
+        (
+            "means of the steps in the window",
+            [
+                *arrival(), *(totals(rank, at, hidden=5 + 10 * at) for at in (0, 1) for rank in (0, 1)),
+                unmeasured(0, 7),
+            ],
+        ),
+        (
+            "how ranks ended",
+            [*BOTH, RankEnd(1, 5, True, "ValueError: boom"), RankEnd(0, 9 * S, False), status(ended=True)],
+        ),
+        (
+            "words that would steer the terminal",
+            [
+                replace(welcome(), script=HOSTILE, host=HOSTILE),
+                *(rank_info(rank, device=HOSTILE, backend=HOSTILE, source=HOSTILE) for rank in (0, 1)),
+                status(), totals(0, 0), totals(1, 0),
+            ],
+        ),
+        (
+            "links and numa nodes",
+            [
+                *BOTH, device(0), numa(0, **MISPLACED), numa(1, gpu_node=None, cpu_set="", **MISPLACED),
+                sample(0, nvlink=(281 * GB, 140 * GB), pcie=(1_200_000_000, 600_000_000)),
+            ],
+        ),
+        (
+            "a process not shown and a restart",
+            [
+                *BOTH, Notice(0, T0, "warning", "pid 2 (b.py) is not shown: it says so too"),
+                Notice(0, T0, "warning", f"{RESTARTED} once"),
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_is_printed_as_in_its_page(name, messages, monkeypatch, in_utc):
+    monkeypatch.setattr(following, "LIMIT_S", 0.0)
+    page = render(settle(PlayedSession(messages)))
+    assert page.replace("\n", "").isprintable()
+    check_page(f"once {name}", page)
 
 
-def cells(page, rank):
-    row = next(line for line in page.splitlines() if line.lstrip().startswith(f"{rank} "))
-    return [cell.strip() for cell in row.split("  ") if cell.strip()]
-
-
-def test_each_rank_has_a_row_and_a_bound_is_marked_once():
-    messages = [totals(0, 1284), totals(1, 1284)]
-    title, said, summary, *_, last = page_of(*messages).splitlines()
-    assert said == "who waits for whom is not known: no timeline of ranks 0-1 is here"
-    assert "train.py · 2 ranks · gpu-a · NVIDIA H200 · nccl 2.28.9 · job job-1 · live" in title
-    wanted = {"overlap": "≤75.0 %", "exposed": "5.00 ms", "speed-up": "1.30×, at best by overlap 1.44×"}
-    assert wanted.items() <= dict(each.split(" ", 1) for each in summary.split("   ")).items()
-    assert last.startswith("compute is an upper bound")
-    assert cells(page_of(*messages), 1) == [
-        "1", "1,284", "50.0 ms", "75.0 %", "5.00 ms", "–", "5.00 ms", "–", "45.0 ms", "20.0 ms",
-        "3", "0", "events", "running",
-    ]  # fmt: skip
-    page = page_of(*messages, ascii_only=True)
-    assert page.isascii()
-    assert "overlap <=75.0 %   exposed 5.00 ms" in page
-
-
-def test_who_is_late_is_the_first_line_as_on_the_overview():
-    page = render(waiting_job(late=lambda _: 0, ranks=2).tick())
-    header = next(line for line in page.splitlines() if line.startswith("rank  step"))
-    assert header.split().index("waiting") == header.split().index("exposed") + 1
-    said = "rank 0 is late in 12 of 12 collectives; rank 1 waits 16.0 ms a step (20.0 %)"
-    assert page.splitlines()[1] == said
+def test_a_late_rank_is_printed_with_its_cause_and_until_when():
+    session = waiting_job(ranks=2, late=lambda _: 1)
+    check_page("once a late rank", render(session.tick()))
+    session.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
+    check_page("once a late rank until a failure", render(session.tick()))
+    assert "finding" not in render(waiting_job(late_ms=0).tick())
 
 
 class LongSteps(PlayedSession):
@@ -114,124 +137,22 @@ def test_who_is_late_in_long_steps_is_waited_for_within_bounds(session, said, li
     assert "for enough measured steps to say who is late" in capsys.readouterr().err
 
 
-def test_what_is_not_known_is_a_dash_never_zero(monkeypatch):
-    monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
-    page = render(settle(PlayedSession([welcome(), rank_info(0), status(), unmeasured(0, 3)])))
-    assert cells(page, 0)[3:10] == ["–"] * 7
-    assert cells(page, 1)[1:4] == ["–"] * 3
-    assert cells(page, 1)[-1] == "not seen here"
-
-
-def test_rows_are_means_over_the_steps_of_the_totals():
-    page = page_of(
-        *(totals(rank, number, hidden=hidden) for number, hidden in enumerate((5, 15)) for rank in (0, 1)),
-        unmeasured(0, 7),
-    )
-    assert "overlap ≤50.0 %   exposed 10.0 ms" in page
-    assert "last 20 s (2 steps), mean of 2 ranks" in page
-    assert [cells(page, rank)[1:5] for rank in (0, 1)] == [
-        [newest, "50.0 ms", "50.0 %", "10.0 ms"] for newest in ("7", "1")
-    ]
-
-
 def test_steps_of_the_hubs_history_are_not_the_present_state():
     batches = [[totals(0, number), totals(1, number)] for number in (760, 1_134, 2_000)]
-    page = render(settle(PlayedSession(arrival()[:-1], *batches[:2], [*batches[2], status()])))
-    assert [cells(page, rank)[1] for rank in (0, 1)] == ["2,000", "2,000"]
+    snapshot = settle(PlayedSession(arrival()[:-1], *batches[:2], [*batches[2], status()]))
+    assert [view.last.step for view in snapshot.ranks] == [2000, 2000]
 
 
 @pytest.mark.parametrize("hub_state", [HubState.LIVE, HubState.ENDED])
 @pytest.mark.parametrize(
     ("messages", "words"),
-    [
-        ([welcome(), rank_info(0), rank_info(1), totals(0, 7), totals(1, 7)], "sent its history only, not"),
-        ([], "does not answer"),
-    ],
+    [([*arrival()[:-1], totals(0, 7), totals(1, 7)], "sent its history only"), ([], "does not answer")],
 )
 def test_a_present_state_that_does_not_come_is_a_failure(hub_state, messages, words, monkeypatch):
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
-        monkeypatch.setattr(f"overlaptop.commands.following.{limit}", 0.0)
+        monkeypatch.setattr(following, limit, 0.0)
     with pytest.raises(CommandError, match=words):
         settle(PlayedSession(messages, hub_state=hub_state))
-
-
-def test_table_has_how_ranks_ended_and_which_failed_first():
-    ends = [RankEnd(1, 5, clean=True, failure="ValueError: boom"), RankEnd(0, 9_000_000_000, clean=False)]
-    page = page_of(totals(0, 0), totals(1, 0), *ends, status(ended=True))
-    assert page.splitlines()[1].startswith("rank 1 failed: ValueError: boom; 1 other rank ended badly")
-    assert cells(page, 1)[-1] == "failed: ValueError: boom"
-    assert cells(page, 0)[-1] == "died after rank 1"
-
-
-def test_words_from_a_machine_cannot_steer_the_terminal():
-    hostile = "\x1b]0;pwned\x07\x9b2J\r\n\u202e"
-    job = replace(welcome(), script=hostile, host=hostile)
-    infos = [rank_info(rank, device=hostile, backend=hostile, source=hostile) for rank in (0, 1)]
-    session = PlayedSession([job, *infos, status()], [totals(0, 0), totals(1, 0)])
-    page = render(settle(session))
-    assert all(line.isprintable() for line in page.split("\n"))
-    assert len(page.split("\n")) == 7
-    assert "]0;pwned" in page
-
-
-def test_rates_of_links_and_numa_nodes_and_the_remedy_stand_below():
-    assert "NVLink" not in page_of(totals(0, 0), totals(1, 0), device(0, ""))
-    rates = sample(0, nvlink=(281 * GB, 140 * GB), pcie=(1_200_000_000, 600_000_000))
-    reason, advice = "runs on node 0, its GPU is on node 1", "torchrun --numa-binding=node\x1b[2J"
-    wrong = {"state": "wrong node", "reason": reason, "advice": advice}
-    known = [device(0), numa(0, **wrong), rates, numa(1, gpu_node=None, cpu_set="", **wrong)]
-    page = page_of(*known, totals(0, 0), totals(1, 0))
-    below = page[page.index("NVLink") :]
-    assert cells(below, 0) == [
-        "0", "281 GB/s", "140 GB/s", "62 %", "1.20 GB/s", "0.60 GB/s", "2 %", "0", "CPUs 0-31",
-        "wrong node",
-    ]  # fmt: skip
-    assert cells(below, 1) == ["1", *["–"] * 8, "wrong node"]
-    mended = f"rank 0, 1: {reason}. To mend it: torchrun --numa-binding=node?[2J"
-    assert [line for line in page.splitlines() if "To mend it" in line] == [mended]
-
-
-def page_of_one_of_two(**changes):
-    """The table of a job whose second rank sends nothing."""
-    return render(settle(PlayedSession([welcome(), rank_info(0, **changes), status(), totals(0, 1)])))
-
-
-def test_rank_that_was_never_seen_is_named(monkeypatch):
-    monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
-    page = page_of_one_of_two(local_world_size=2)
-    assert cells(page, 1)[-1] == "not seen here"
-    assert page.splitlines()[1].endswith("no timeline of ranks 0-1 is here")
-
-
-def test_process_not_shown_and_restart_are_named():
-    words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
-    notices = [Notice(0, T0, "warning", each) for each in (words, f"{RESTARTED} once")]
-    page = page_of(totals(0, 1), totals(1, 1), *notices)
-    assert words in page.splitlines()
-    assert f"at {clock(T0)} torchrun restarted the job once" in page.splitlines()
-
-
-def test_once_says_how_many_findings_there_are_and_the_first():
-    session = waiting_job(ranks=2, late=lambda _: 1)
-    second, third = render(session.tick()).splitlines()[2:4]
-    assert third.startswith("to do: nvidia-smi -q")
-    assert second.startswith(("1 finding", "2 findings"))
-    assert "rank 1 computes 16.0 ms a step longer than rank 0" in second
-    assert "finding" not in render(waiting_job(late_ms=0).tick())
-    session.say(RankEnd(0, T0 + 1, True, "ValueError: boom"))
-    page = render(session.tick())
-    assert re.search(
-        r"^until then: rank 1 is late .*\nuntil then: \d findings?.*\nuntil then: overlap", page, re.M
-    )
-    assert "to do:" not in page
-
-
-def test_analyze_says_why_a_rank_is_late():
-    page = run_here("analyze", str(DATA / "ddp_25mb")).stdout.splitlines()
-    (at,) = (at for at, line in enumerate(page) if line.startswith("rank 2 is launch-bound"))
-    assert "at most 8.87 ms a step to win, likely, launch_bound" in page[at]
-    assert page[at + 1].startswith("  measured: rank 2 is late in 75 of 75 collectives")
-    assert page[at + 2].startswith("  advice: ")
 
 
 def test_finding_is_a_record_now_and_then_while_it_holds():

@@ -1,6 +1,5 @@
 """``overlaptop set``, ``capture`` and ``changes``: what they print, and their exit status."""
 
-from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 
@@ -18,10 +17,11 @@ from overlaptop.wire.knobs import Knob, KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB, status, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported
-from .running import records, run_here
+from .running import check_page, records, run_here
 
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
 CHANGE_LINE = "bucket_cap_mb 25 → 50 at step 7"
+reply = partial(reported, COMMAND)
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,6 @@ def patience(quickly, monkeypatch):
     """None: what has not come at once does not come."""
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
     monkeypatch.setattr(following, "LIMIT_S", 0.0)
-
-
-reply = partial(reported, COMMAND)
 
 
 def test_change_is_one_line_and_progress_goes_to_stderr(capsys):
@@ -52,8 +49,8 @@ def test_change_is_one_line_and_progress_goes_to_stderr(capsys):
     ("batches", "why"),
     [
         (
-            [[reply(0, "failed", None, "rank 1 refuses: no"), reply(1, "refused", None, "no")]],
-            "not changed: rank 1 refuses: no",
+            [[reply(0, "failed", None, "rank 1 refuses: no"), reply(1, "refused")]],
+            "not changed: rank 1 ref",
         ),
         ([[reply(0, "changing", 7)], end()], "not known whether it was changed: rank 0 ended"),
     ],
@@ -82,7 +79,7 @@ class ObedientJob(PlayedSession):
         self.sent = []
 
     def send(self, command):
-        self.sent.append(command)
+        self.sent.append(commands.describe(command))
         reports = [replace(reply(rank, "changed", 7, CHANGE_LINE), command=command.id) for rank in (0, 1)]
         self._batches = [[command], reports]
         return ""
@@ -99,103 +96,67 @@ def run_set(monkeypatch):
     return run_set
 
 
-def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set):
-    accumulation = replace(ACCUMULATION, least=-8, choices=(), refusal="")
-    for words, sent in (
-        ("bucket_cap_mb=50", "set bucket_cap_mb 50"),
-        ("accumulation=-3", "set accumulation -3"),
-        ("bucket_cap_mb=script", "restore bucket_cap_mb"),
-    ):
-        job = ObedientJob(BUCKET_CAP_MB, accumulation)
-        done = run_set(job, words)
-        assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
-        assert [commands.describe(command) for command in job.sent] == [sent]
-
-
-NOT_ALLOWED = "not changed: start the job with --control or attach(control=True) to allow changes"
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "complaint"),
-    [
-        ("lr=1", 2, "lr cannot be set; of this job there is: bucket_cap_mb, accumulation"),
-        ("bucket_cap_mb=0", 2, "bucket_cap_mb must be from 1 to 10000, not 0"),
-        ("accumulation=3", 2, "accumulation must be one of 1, 2, 4, 8, not 3"),
-        ("accumulation=8", 1, "not changed: rank 0: only between epochs"),
-        ("bucket_cap_mb=50", 1, NOT_ALLOWED),
-        ("bucket_cap_mb=25", 0, "bucket_cap_mb is 25 MiB already"),
-    ],
-)
-def test_what_is_refused_or_the_same_is_reported_and_not_sent(run_set, words, status, complaint):
-    job = ObedientJob(BUCKET_CAP_MB, ACCUMULATION, allowed=complaint != NOT_ALLOWED)
-    done = run_set(job, words)
-    assert (done.returncode, done.stdout, job.sent) == (status, "", [])
-    assert done.stderr == f"overlaptop: {complaint}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (["lr=1"], 2, "lr cannot be set; of this job there is: nothing"),
-        ([], 0, "nothing can be changed of this job"),
-    ],
-)
-def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set, words, status, said):
-    done = run_set(ObedientJob(), *words)
-    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"overlaptop: {said}\n")
-
-
+DIFFERING = [KnobFacts(1, (replace(BUCKET_CAP_MB, value=50, value_text="50"), ACCUMULATION))]
 CHANGED = [replace(reply(rank, "changed", 7, CHANGE_LINE), old="25", new="50") for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(
-    "then",
+    ("words", "sent", "then"),
     [
-        [KnobFacts(1, (replace(BUCKET_CAP_MB, value=50, value_text="50"),))],
-        [welcome(world_size=3)],
-        [COMMAND, reply(0, "accepted")],
-        [COMMAND, *CHANGED],
-        [COMMAND, reply(0, "failed", 7, "boom"), CHANGED[1]],
+        ("bucket_cap_mb=50", "set bucket_cap_mb 50", []),
+        ("accumulation=-3", "set accumulation -3", []),
+        ("bucket_cap_mb=script", "restore bucket_cap_mb", []),
+        # The present value is sent where ranks may differ: they do, one is not seen, a change goes on.
+        ("bucket_cap_mb=25", "set bucket_cap_mb 25", DIFFERING),
+        ("bucket_cap_mb=25", "set bucket_cap_mb 25", [welcome(world_size=3)]),
+        ("bucket_cap_mb=25", "set bucket_cap_mb 25", [COMMAND, reply(0, "accepted")]),
+        ("bucket_cap_mb=25", "set bucket_cap_mb 25", [COMMAND, *CHANGED]),
     ],
-    ids=["ranks differ", "a rank not seen", "a change goes on", "just changed", "failed on one"],
 )
-def test_present_value_is_sent_where_ranks_may_differ(run_set, then):
-    job = ObedientJob(BUCKET_CAP_MB, then=tuple(then))
-    done = run_set(job, "bucket_cap_mb=25")
-    assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
-    assert [commands.describe(command) for command in job.sent] == ["set bucket_cap_mb 25"]
+def test_a_knob_is_set_by_its_name_or_given_back_to_the_script(run_set, words, sent, then):
+    job = ObedientJob(BUCKET_CAP_MB, replace(ACCUMULATION, least=-8, choices=(), refusal=""), then=then)
+    done = run_set(job, words)
+    assert (done.returncode, done.stdout, job.sent) == (0, f"{CHANGE_LINE}\n", [sent])
 
 
-def test_knobs_are_listed_with_what_is_allowed_and_refused(run_set):
+NOT_ALLOWED = "not changed: start the job with --control or attach(control=True) to allow changes"
+KNOBS = (BUCKET_CAP_MB, ACCUMULATION)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words", "status", "complaint"),
+    [
+        (KNOBS, "lr=1", 2, "lr cannot be set; of this job there is: bucket_cap_mb, accumulation"),
+        (KNOBS, "bucket_cap_mb=0", 2, "bucket_cap_mb must be from 1 to 10000, not 0"),
+        (KNOBS, "accumulation=3", 2, "accumulation must be one of 1, 2, 4, 8, not 3"),
+        (KNOBS, "accumulation=8", 1, "not changed: rank 0: only between epochs"),
+        (KNOBS, "bucket_cap_mb=50", 1, NOT_ALLOWED),
+        (KNOBS, "bucket_cap_mb=25", 0, "bucket_cap_mb is 25 MiB already"),
+        ((), "lr=1", 2, "lr cannot be set; of this job there is: nothing"),
+        ((), "", 0, "nothing can be changed of this job"),
+    ],
+)
+def test_what_is_refused_or_the_same_is_reported_and_not_sent(run_set, knobs, words, status, complaint):
+    job = ObedientJob(*knobs, allowed=complaint != NOT_ALLOWED)
+    done = run_set(job, *words.split())
+    assert (done.returncode, done.stdout, job.sent) == (status, "", [])
+    assert done.stderr == f"overlaptop: {complaint}\n"
+
+
+def test_knobs_are_listed_as_in_their_pages(run_set):
     about = "MiB \x1b[2J a bucket: large ones use the link better, small ones begin earlier"
-    done = run_set(ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about=about), ACCUMULATION))
-    assert done.stdout.splitlines() == [
-        "knob           value  script  allowed         belongs to",
-        "bucket_cap_mb     25      25  1 to 10000 MiB  DDP",
-        "accumulation       4       2  1, 2, 4 or 8    the script",
-        "bucket_cap_mb: MiB ?[2J a bucket: large ones use the link better, small ones",
-        "  begin earlier",
-        "accumulation: micro-batches a step",
-        "accumulation cannot be changed now: rank 0: only between epochs",
-    ]
-
-
-def test_the_list_is_also_one_record_a_knob(run_set):
-    done = run_set(ObedientJob(replace(BUCKET_CAP_MB, value=None, value_text=""), ACCUMULATION), "--json")
-    first, second = records(done.stdout)
-    assert first == {
-        "type": "knob", "job": "job-1", "knob": "bucket_cap_mb", "value": None, "value_text": None,
-        "original_text": "25", "least": 1, "most": 10_000, "choices": None, "unit": "MiB",
-        "owner": "DistributedDataParallel", "about": "", "code": None, "differs": False, "refusal": None,
-    }  # fmt: skip
-    assert (second["choices"], second["refusal"]) == ([1, 2, 4, 8], "rank 0: only between epochs")
-    differs = KnobFacts(1, (replace(BUCKET_CAP_MB, value_text="50"),))
-    assert "25 (ranks differ)" in run_set(ObedientJob(BUCKET_CAP_MB, then=(differs,))).stdout
+    unknown = replace(BUCKET_CAP_MB, value=None, value_text="")
+    for name, first, then in (
+        ("refused", replace(BUCKET_CAP_MB, owner="DDP", about=about), ()),
+        ("ranks differ", BUCKET_CAP_MB, DIFFERING),
+        ("unknown", unknown, ()),
+    ):
+        for words in ([], ["--json"]):
+            done = run_set(ObedientJob(first, ACCUMULATION, then=then), *words)
+            check_page(f"set {name} {' '.join(words)}", done.stdout)
 
 
 CAPTURE = commands.make(commands.CAPTURE, {"steps": 5})
-
-
 captured = partial(reported, CAPTURE)
 
 
@@ -219,24 +180,18 @@ def test_each_rank_has_a_line_and_progress_goes_to_stderr(capsys):
     ]
 
 
-FAILING = (
-    captured(0, "written", 7, "/there/\x1b[2Jrank0.json.gz"),
-    captured(1, "failed", None, "OSError: disk full"),
-)
-
-
 def test_failure_names_the_rank_and_has_a_record_of_each(capsys):
-    with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
-        capture.print_traces(PlayedSession(given(), FAILING), CAPTURE, as_json=False)
-    assert failure.value.status == 1
-    assert capsys.readouterr().out.splitlines() == ["/there/?[2Jrank0.json.gz"]
-    with pytest.raises(CommandError):
-        capture.print_traces(PlayedSession(given(), FAILING), CAPTURE, as_json=True)
-    found = records(capsys.readouterr().out)
-    assert [(r["rank"], r["state"], r["path"], r["reason"]) for r in found] == [
-        (0, "written", "/there/\x1b[2Jrank0.json.gz", None),
-        (1, "failed", None, "OSError: disk full"),
-    ]
+    path = "/there/\x1b[2Jrank0.json.gz"
+    failing = captured(0, "written", 7, path), captured(1, "failed", None, "OSError: disk full")
+    printed = []
+    for as_json in (False, True):
+        with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
+            capture.print_traces(PlayedSession(given(), failing), CAPTURE, as_json=as_json)
+        assert failure.value.status == 1
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == "/there/?[2Jrank0.json.gz\n"
+    found = [(each["rank"], each["state"], each["path"], each["reason"]) for each in records(printed[1])]
+    assert found == [(0, "written", path, None), (1, "failed", None, "OSError: disk full")]
 
 
 MADE = ChangeRecord(
@@ -244,37 +199,27 @@ MADE = ChangeRecord(
     knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="", command="",
 )  # fmt: skip
 REFUSED = replace(
-    MADE, job="job-2", old=None, new="7", step=None, outcome="refused",
-    reason="rank 0 refused: \x1b[2J",
-)  # fmt: skip
+    MADE, job="job-2", old=None, new="7", step=None, outcome="refused", reason="rank 0 refused: \x1b[2J"
+)
 
 
-def test_each_change_is_a_row_and_a_record():
+def test_each_change_is_a_row_and_a_record(in_utc):
     for change in (MADE, REFUSED):
         change_log.append(change)
-    head, made, refused = run_here("changes").stdout.splitlines()
-    assert head.split() == ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why", "not"]
-    here = datetime.fromtimestamp(MADE.at_ns // 10**9, UTC).astimezone()
-    assert made.split("  ") == [
-        here.strftime("%Y-%m-%d %H:%M:%S"), "job-1", "bucket_cap_mb", "", "25", "50", "1,234", "changed",
-        "me@gpu-a, pid 7",
-    ]  # fmt: skip
-    words = "– 7 – refused me@gpu-a, pid 7 rank 0 refused: ?[2J"
-    assert refused.split()[4:] == words.split()
+    check_page("changes", run_here("changes").stdout)
     (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
     assert record == {"type": "change", **asdict(MADE)}
 
 
-@pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
-def test_without_changes_one_line_reports_it(words, of, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("", 0, "nothing was changed yet"),
+        ("--job job-9", 0, "nothing was changed yet of job job-9"),
+        ("--job nope", 1, "no job nope runs here, and the log has no change of it"),
+    ],
+)
+def test_without_changes_one_line_reports_it(words, status, said, monkeypatch):
     monkeypatch.setattr(changes, "list_jobs", lambda: [SimpleNamespace(job="job-9")])
-    done = run_here("changes", *words)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"overlaptop: nothing was changed yet{of}\n"
-
-
-def test_a_key_of_no_job_that_runs_or_was_changed_is_a_failure():
-    change_log.append(MADE)
-    done = run_here("changes", "--job", "nope")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "overlaptop: no job nope runs here, and the log has no change of it\n"
+    done = run_here("changes", *words.split())
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"overlaptop: {said}\n")

@@ -176,7 +176,7 @@ class WholeClient:
         told = [json.dumps([snapshot.hub_note, self.host.reason])]
         if snapshot.job is not None:
             job, views = snapshot.job.job, {view.rank: view for view in snapshot.ranks}
-            told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]
+            told.append(once.render(snapshot))
             records = [step_record(job, views[step.rank].info, step) for step in snapshot.fresh]
             records += [device_record(job, views[each.rank], each) for each in snapshot.fresh_samples]
             told += [json.dumps(to_builtins(record), allow_nan=False) for record in records]

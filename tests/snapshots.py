@@ -1,0 +1,12 @@
+"""Texts as files. ``UPDATE_SNAPSHOTS=1`` writes them anew: look at the difference before committing it."""
+
+import os
+from pathlib import Path
+
+
+def check(path: Path, text: str) -> None:
+    """Assert that the file has this text."""
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
