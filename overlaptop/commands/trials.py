@@ -54,7 +54,7 @@ def _job_ended(launcher: Launcher | None) -> CommandError | None:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Trials on one job, and what is printed of them."""
+    """Trials on one job, and how they are printed."""
 
     session: Session
     trials: Trials

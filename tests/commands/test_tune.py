@@ -1,7 +1,5 @@
 """``overlaptop tune`` and ``slack``: what they print, their exit status, and that nothing tried stays."""
 
-import re
-
 import pytest
 from msgspec import structs
 
@@ -13,7 +11,7 @@ from tests.fleet.builders import BUCKET_CAP_MB, MS, info, step
 from tests.launch.jobs import Alone
 from tests.trials.live_job import LiveJob
 
-from .running import overlaptop, records, run_here
+from .running import check_page, overlaptop, records, run_here
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
 VALLEY = """
@@ -57,19 +55,23 @@ def job(quickly, monkeypatch):
     return session
 
 
-def test_a_table_and_last_lines_tell_what_was_found(job):
-    done = run_here("tune")
-    head, present, *rows, best, code = done.stdout.splitlines()
-    assert (done.returncode, head.split()[:3]) == (0, ["bucket_cap_mb", "step", "difference"])
-    assert present.split() == ["25", "MiB", "104", "ms", "present"]
-    assert [row.split()[0] for row in rows] == ["3", "6", "12", "50", "100", "200"]
-    assert [row.split()[-1] for row in rows] == ["longer", "longer", "longer", "best", "shorter", "longer"]
-    assert best.startswith("bucket_cap_mb 50 MiB: a step 3.6 % shorter than with 25 MiB (")
-    assert code == f"to keep it: {CODE.replace('{value}', '50')}"
-    cost, first, *_ = done.stderr.splitlines()
-    assert cost.startswith("overlaptop: takes 6,000 steps at most: 10 m ")
-    assert first.startswith("overlaptop: trial 1 of ")
-    assert job.value == 25
+@pytest.fixture
+def delayed(quickly, monkeypatch):
+    session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.002)
+    monkeypatch.setattr(slack, "join", lambda _key, _hosts: session)
+    return session
+
+
+@pytest.mark.parametrize(
+    "line", ["tune", "tune --budget 120", "slack --delay 5ms", "slack --delay 5ms --budget 1"]
+)
+def test_what_was_found_is_printed_as_in_its_page(job, delayed, line):
+    """stdout, then the first and last line of stderr."""
+    done = run_here(*line.split())
+    first, *_, last = done.stderr.splitlines()
+    assert (done.returncode, job.value) == (0, 25)
+    assert bool(job.sent or delayed.sent) == (not line.endswith("--budget 1"))
+    check_page(line, "\n".join([done.stdout, first, last]))
 
 
 @pytest.mark.parametrize(("values", "kept"), [("60,400", 60), ("3,400", 25)])
@@ -79,27 +81,18 @@ def test_with_keep_the_best_value_is_set_if_it_is_shorter(job, values, kept):
     assert done.stdout.endswith("bucket_cap_mb 25 MiB: no value tried is shorter\n") == (kept == 25)
 
 
-def test_records_tell_each_trial_each_value_and_the_result(job):
-    found = records(run_here("tune", "--json", "--values", "60,400").stdout)
-    tried, values, (result,) = (
-        [record for record in found if record["type"] == kind] for kind in ("trial", "value", "result")
-    )
-    assert found[-1] is result
-    for value in values:
-        assert value["trials"] == sum(each["value"] == value["value"] for each in tried)
-        assert value["difference_low"] < value["difference"] < value["difference_high"]
-    assert (result["best"], result["present"], result["rivals"]) == (60, "25", [])
-    assert {argument(command, "value") for command in job.sent} == {60, 400}
-
-
-def test_a_small_budget_says_what_is_known_and_how_to_give_more(job):
-    done = run_here("tune", "--budget", "120")
-    assert done.returncode == 0
-    assert {line.split()[-1] for line in done.stdout.splitlines()[2:]} == {"known"}
-    assert re.match(r"overlaptop: takes 120 steps at most: \d+\.\d s if ", done.stderr)
-    assert done.stderr.endswith("the budget of 120 steps is used up: a larger --budget tries for longer\n")
-    *_, value, result = records(run_here("tune", "--budget", "120", "--json", "--values", "60").stdout)
-    assert (value["difference_low"], value["difference_high"], result["best"]) == (None, None, None)
+@pytest.mark.parametrize("line", ["tune --values 60,400", "slack --delay 5ms"])
+def test_records_tell_each_trial_and_the_results(job, delayed, line):
+    found = records(run_here(*line.split(), "--json").stdout)
+    trials = [each for each in found if each["type"] == "trial"]
+    of, figure = ("value", "difference") if line.startswith("tune") else ("rank", "slope")
+    results = [each for each in found if each["type"] == of]
+    assert len(results) == 2
+    for each in results:
+        assert each["trials"] == sum(trial[of] == each[of] for trial in trials)
+        assert each[f"{figure}_low"] <= each[figure] <= each[f"{figure}_high"]
+    if of == "value":
+        assert (found[-1]["best"], found[-1]["present"], found[-1]["rivals"]) == (60, "25", [])
 
 
 def interrupt(_job):
@@ -115,22 +108,27 @@ def test_trials_that_end_early_still_tell_what_was_found(job, stop, status):
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("line", "complaint"),
     [
-        (["--range", "200:300"], "bucket_cap_mb must be from 1 to 100\n"),
-        (["--values", "25"], "bucket_cap_mb is 25 already"),
-        (["--values", "200"], "bucket_cap_mb must be from 1 to 100, not 200"),
-        (["--values", "5,x"], "must be whole numbers with commas between them"),
-        (["--values", "5", "--range", "1:5"], "not allowed with argument"),
-        (["--knob", "lr"], "lr cannot be set; of this job there is: bucket_cap_mb"),
+        ("tune --range 200:300", "bucket_cap_mb must be from 1 to 100\n"),
+        ("tune --values 25", "bucket_cap_mb is 25 already"),
+        ("tune --values 200", "bucket_cap_mb must be from 1 to 100, not 200"),
+        ("tune --values 5,x", "must be whole numbers with commas between them"),
+        ("tune --values 5 --range 1:5", "not allowed with argument"),
+        ("tune --knob lr", "lr cannot be set; of this job there is: bucket_cap_mb"),
+        ("slack --delay 5", "must be a time or a share, as 5ms or 2%, not '5'"),
+        ("slack --delay 0ms", "must be a time or a share"),
+        ("slack --delay 11s", "delay_ns must be from 1 to 10000000000"),
+        ("slack --ranks 1-2", "must be ranks with commas between them"),
+        ("slack --ranks 0,7", "there is no rank 7"),
     ],
 )
-def test_what_cannot_be_tried_is_one_line(job, monkeypatch, words, complaint):
+def test_what_cannot_be_tried_is_one_line(job, delayed, monkeypatch, line, complaint):
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
     job.knob = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
     job._tell_knob()
-    done = run_here("tune", *words)
-    assert (done.returncode, complaint in done.stderr, job.value) == (2, True, 25)
+    done = run_here(*line.split())
+    assert (done.returncode, complaint in done.stderr, job.sent, delayed.sent) == (2, True, [], [])
 
 
 def test_ranks_without_a_step_are_not_waited_for_for_ever(job, monkeypatch):
@@ -140,6 +138,27 @@ def test_ranks_without_a_step_are_not_waited_for_for_ever(job, monkeypatch):
     done = run_here("tune")
     complaint = "rank 1 finished no step within 0 s: nothing can be measured"
     assert (done.returncode, done.stderr) == (1, f"overlaptop: {complaint}\n")
+
+
+def test_the_delay_is_a_share_of_the_step_unless_it_is_named(delayed):
+    run_here("slack", "--budget", "100")
+    assert {round(delay_ns / MS, 1) for _, delay_ns in delayed.delays} == {1.0}
+    delayed.delays.clear()
+    run_here("slack", "--budget", "100", "--delay", "10%", "--ranks", "1", "--place", "gpu")
+    assert argument(delayed.sent[-1], "place") == GPU
+    assert {(rank, round(delay_ns / MS)) for rank, delay_ns in delayed.delays} == {(1, 5)}
+
+
+@pytest.mark.parametrize("command", ["tune", "slack"])
+def test_a_job_without_control_or_that_refuses_says_why(job, delayed, command):
+    job.refuses = delayed.refuses = "its model is compiled"
+    done = run_here(command)
+    said = "overlaptop: rank 0 refused: its model is compiled"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, said)
+    for each in (job, delayed):
+        each.fleet.apply(info(0, control_allowed=False))
+    done = run_here(command)
+    assert (done.returncode, "start the job with --control" in done.stderr) == (1, True)
 
 
 # Real jobs
@@ -167,69 +186,3 @@ def test_script_is_started_its_best_value_found_and_ended(tmp_path, traces):
     assert value["difference"] == pytest.approx(1 / 1.48 - 1, abs=0.1)
     assert found[-1]["best"] == 8
     assert traces.alive() == []
-
-
-@pytest.fixture
-def delayed(quickly, monkeypatch):
-    session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.002)
-    monkeypatch.setattr(slack, "join", lambda _key, _hosts: session)
-    return session
-
-
-def test_a_table_and_records_tell_each_ranks_slope(delayed):
-    done = run_here("slack", "--delay", "5ms")
-    head, *rows = done.stdout.splitlines()
-    assert (done.returncode, head.split()) == (0, ["rank", "place", "slope", "trials"])
-    ends = [(row.split()[0], row.split()[1], row.split()[-1]) for row in rows]
-    assert ends == [("0", "host", "slack"), ("1", "host", "critical")]
-    found = records(run_here("slack", "--delay", "5ms", "--json").stdout)
-    ranks = [record for record in found if record["type"] == "rank"]
-    assert [record["verdict"] for record in ranks] == ["slack", "critical"]
-    assert all(record["slope_low"] <= record["slope"] <= record["slope_high"] for record in ranks)
-    assert sum(record["type"] == "trial" for record in found) == sum(record["trials"] for record in ranks)
-
-
-def test_the_cost_is_said_before_anything_is_delayed(delayed):
-    done = run_here("slack", "--delay", "5ms", "--budget", "1")
-    assert delayed.sent == []
-    cost = "delays the host of ranks 0-1 in turn by 5.00 ms a step: costs the job 1.68 s or more"
-    assert done.stderr.splitlines()[0] == f"overlaptop: {cost}"
-
-
-def test_the_delay_is_a_share_of_the_step_unless_it_is_named(delayed):
-    run_here("slack", "--budget", "100")
-    assert {round(delay_ns / MS, 1) for _, delay_ns in delayed.delays} == {1.0}
-    delayed.delays.clear()
-    run_here("slack", "--budget", "100", "--delay", "10%", "--ranks", "1", "--place", "gpu")
-    assert argument(delayed.sent[-1], "place") == GPU
-    assert {(rank, round(delay_ns / MS)) for rank, delay_ns in delayed.delays} == {(1, 5)}
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--delay", "5"], "must be a time or a share, as 5ms or 2%, not '5'"),
-        (["--delay", "0ms"], "must be a time or a share"),
-        (["--delay", "11s"], "delay_ns must be from 1 to 10000000000"),
-        (["--ranks", "1-2"], "must be ranks with commas between them"),
-        (["--ranks", "0,7"], "there is no rank 7"),
-    ],
-)
-def test_what_cannot_be_delayed_is_one_line(delayed, words, complaint):
-    done = run_here("slack", *words)
-    assert (done.returncode, delayed.sent) == (2, [])
-    assert complaint in done.stderr
-
-
-@pytest.mark.parametrize("command", ["tune", "slack"])
-def test_a_job_without_control_or_that_refuses_says_why(job, delayed, command):
-    job.refuses = delayed.refuses = "its model is compiled"
-    done = run_here(command)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        1,
-        "overlaptop: rank 0 refused: its model is compiled",
-    )
-    for each in (job, delayed):
-        each.fleet.apply(info(0, control_allowed=False))
-    done = run_here(command)
-    assert (done.returncode, "start the job with --control" in done.stderr) == (1, True)
