@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -11,8 +10,6 @@ from overlaptop.commands import following
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
 from tests.warm import WarmRanks
-
-StartRanks = Callable[..., WarmRanks]
 
 
 @pytest.fixture

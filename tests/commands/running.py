@@ -27,6 +27,7 @@ OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
 # Workloads small enough to start in seconds on a busy machine.
 SMALL_DDP = ["--layers", "1", "--width", "64", "--batch", "1", "--seq", "16", "--data-ms", "50"]
 SMALL_MATMUL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
+LATE = ["faults", "--by", "sleep", "--share", "0.5", "--workload", f"ddp {' '.join(SMALL_DDP)}"]
 STEPS = b"1 collective"  # On the overview of allreduce_matmul once there are steps
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 

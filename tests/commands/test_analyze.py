@@ -1,7 +1,5 @@
 """``overlaptop analyze``: what it prints, what it draws, and how it refuses files that are no traces."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.formats.traces import DATA, kernel, mark, small_job, write
@@ -17,7 +15,8 @@ def run_analyze(*words):
     "line",
     [
         "ddp_25mb", "ddp_25mb --step 3", "ddp_25mb --hta", "ddp_25mb --step 3 --json", "ddp_gloo",
-        "ddp_gloo --ascii", "ddp_gloo --json", "fsdp2 --json --hta",
+        "ddp_gloo --ascii", "ddp_gloo --json", "fsdp2_gloo --json", "fsdp2 --json --hta", "ddp_straggler",
+        "fsdp2", "tp",
     ],
 )  # fmt: skip
 def test_recorded_jobs_are_printed_as_in_their_pages(line, monkeypatch):
@@ -36,37 +35,9 @@ def test_missing_ranks_are_reported_beside_the_records(tmp_path):
     assert (" · 1 of 4 ranks · " in title, heading) == (True, "whole trace, rank 1")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["7"], "there is no step 7, only 2-4"),
-        (["third"], "must be a step's number, not 'third'"),
-        (["3", "--hta"], "leave out --step"),
-    ],
-)
-def test_a_step_that_is_not_there_is_a_usage_error(options, words):
-    done = run_analyze(DATA / "ddp_25mb", "--step", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr
-
-
 def test_a_step_may_be_written_as_screens_write_it(tmp_path):
     path = write(tmp_path / "a.json", mark(1284, 0, 50), kernel(0, 20), mark(1285, 50, 90), kernel(60, 20))
     assert "\nstep 1,284, " in run_analyze(path, "--step", "1,284").stdout
-
-
-def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path):
-    """tests/formats has all that may be wrong with one."""
-    for path, words in {
-        Path("/dev/zero"): "not a regular file",
-        tmp_path / "nothing": "no such file",
-        tmp_path: "no trace in this folder",
-    }.items():
-        for options in (["--json"], ["--json", "--hta"], []):
-            done = run_analyze(path, *options)
-            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), path
-            assert done.stderr.startswith(f"overlaptop: {path}: ")
-            assert words in done.stderr
 
 
 def test_a_hostile_name_does_not_reach_the_terminal(tmp_path):

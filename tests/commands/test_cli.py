@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from overlaptop.wire.commands import make_setting, make_trial
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
 
-from .running import OVERLAPTOP, START_LIMIT_S, Terminal, overlaptop, run_code, run_here
+from .running import OVERLAPTOP, PAGES, START_LIMIT_S, Terminal, check_page, overlaptop, run_code, run_here
 
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
 
@@ -80,93 +81,24 @@ def test_bash_completes_commands_options_and_choices(words, offered):
     assert (done.stdout.strip(), done.stderr) == (offered, "")
 
 
-def test_version_is_the_packages_and_no_jobs_are_an_empty_list():
-    for words, out in ((["--version"], f"overlaptop {__version__}\n"), (["--list"], "")):
-        done = run_here(*words)
-        assert (done.returncode, done.stdout) == (0, out)
-    assert run_here("--list", "--json").stdout == ""
+def test_version_is_the_packages():
+    done = run_here("--version")
+    assert (done.returncode, done.stdout) == (0, f"overlaptop {__version__}\n")
 
 
-USAGE_ERRORS = {
-    "": [
-        ("--nonsense", "unrecognized arguments: --nonsense"),
-        ("--redonly", "unrecognized arguments: --redonly; did you mean --readonly?"),
-        ("--json demo", "demo is a command and comes first; a host of that name is ssh://demo"),
-        ("--steps 3", "--steps goes with --json"),
-        ("--json --steps 0", "must be a positive whole number"),
-        ("--json --job ../etc", "is no job's key"),
-        ("--list --once", "--list goes with"),
-        ("--refresh nan", "must be from 0.1 to 10"),
-        ("", "the dashboard needs a terminal"),
-        ("--theme nonsense", "no theme 'nonsense'; there are: "),
-        ("--once gpu-a --host ftp://gpu-b", "there is no ftp://"),
-        ("--once --hosts /no/such/file", "--hosts /no/such/file: No such file or directory"),
-        ("--once --via '", "no closing quotation"),
-        ("--once --python /opt/py", "--python goes with a host"),
-        ("--once gpu-a --python it's", "cannot travel"),
-        ("--once gpu-a --python=-c", "cannot begin with a dash"),
-        ("gpu-a --rate fast", "must be 1k bytes a second or more"),
-    ],
-    "analyze": [
-        ("", "the following arguments are required: PATH"),
-        ("a b --cycle c", "argument --cycle: invalid int value: 'c'"),
-        ("a --lane nonsense", "a lane rule is LANE=REGEX"),
-    ],
-    "capture": [
-        ("--steps 101", "steps must be from 1 to 100, not 101"),
-    ],
-    "demo": [
-        ("--nproc none", "must be a positive whole number"),
-        ("nonsense", "no workload is called 'nonsense'; there are: ddp, "),
-        ("--layers 4", "unrecognized arguments: --layers; a script's or workload's follow --"),
-        ("", "the dashboard needs a terminal"),
-    ],
-    "doctor": [
-        ("--rate 20k gpu-a", "--rate is for watching a host"),
-        ("gpu-a --python it's", "cannot travel"),
-    ],
-    "relay": [("", "required: --stdio")],
-    "set": [
-        ("bucket_cap_mb", "must be NAME=VALUE with a whole number or script, not 'bucket_cap_mb'"),
-        ("bucket_cap_mb=99999999999", "must be NAME=VALUE with a whole number"),
-        ("bucket_cap_mb=\u0661", "must be NAME=VALUE with a whole number"),
-        ("bucket_cap_mb=5 --json", "--json goes without NAME=VALUE"),
-    ],
-    "tune": [
-        ("--range 9:1", "must be A:B, two whole numbers with A <= B, not '9:1'"),
-        ("--nproc 2", "go with SCRIPT"),
-        ("-- --steps 5", "go with SCRIPT"),
-        ("ddp --keep", "are for a job that runs"),
-        ("nowhere.py", "no script nowhere.py, and no workload of that name; there are: ddp"),
-        ("ddp -- --layers none", "--layers"),
-        ("ddp --layers 4", "unrecognized arguments: --layers 4; a script's or workload's follow --"),
-        ("ddp --host gpu-a", "SCRIPT is started here: give no host with it"),
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        pytest.param([command, *line.split()] if command else line.split(), reason, id=f"{command} {line}")
-        for command, errors in USAGE_ERRORS.items()
-        for line, reason in errors
-    ],
-)
-def test_a_usage_error_is_status_2_and_a_line_on_stderr(words, reason):
-    done = run_here(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    *usage, line = done.stderr.splitlines()
-    assert line.startswith("overlaptop")
-    assert reason in line
-    assert not usage or usage[0].startswith("usage: ")
-
-
-@pytest.mark.parametrize("line", ["--json", "--once", "--json --job abc", "capture", "set", "tune"])
-def test_without_a_job_the_answer_is_one_line_and_status_1(line):
-    done = run_here(*line.split())
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.startswith("overlaptop: no job with an agent runs here; start one: torchrun ")
+def test_what_is_refused_is_a_line_and_a_status_as_in_the_page(monkeypatch):
+    """The page has the command lines, too. Of a usage error the last line, without the usage itself."""
+    monkeypatch.chdir(DATA)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    page = []
+    for line in (PAGES / "refusals.txt").read_text().splitlines():
+        if line.startswith("$ overlaptop"):
+            done = run_here(*shlex.split(line)[2:])
+            *usage, said = done.stderr.splitlines() or [""]
+            assert done.stdout == ""
+            assert not usage or usage[0].startswith("usage: ")
+            page.append(f"{line}\n{said}\n[{done.returncode}]\n")
+    check_page("refusals", "".join(page))
 
 
 def test_socket_folder_that_others_may_enter_is_refused(socket_dir):

@@ -2,11 +2,9 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from mcp import Client, StdioServerParameters
 
 from overlaptop.commands import mcp
@@ -17,21 +15,19 @@ from tests.recording.played import played
 from tests.trials.live_job import LiveJob
 from tests.tui.waits import waiting_job
 
-from .conftest import StartRanks
-from .running import SMALL_DDP, START_LIMIT_S
+from .running import LATE, START_LIMIT_S
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Client]:
+async def connected():
     words = ["-m", "overlaptop", "mcp"]
     server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
     async with Client(server) as client:
         yield client
 
 
-async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) -> None:
-    workload = f"ddp {' '.join(SMALL_DDP)}"
-    start_ranks("faults", "--by", "sleep", "--share", "0.5", "--workload", workload)
+async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks):
+    start_ranks(*LATE)
     (record,) = eventually(list_jobs, START_LIMIT_S)
     async with connected() as client:
         (job,) = (await client.call_tool("jobs")).structured_content["jobs"]
@@ -48,7 +44,7 @@ async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) 
         assert {each["rank"] for each in state["records"] if each["type"] == "step"} == {0, 1}
 
 
-async def test_an_agent_reads_how_a_recorded_run_went_and_what_differs(tmp_path: Path) -> None:
+async def test_an_agent_reads_how_a_recorded_run_went_and_what_differs(tmp_path):
     path = str(tmp_path / "run.mcap")
     played(Clock(), Path(path), 40)
     async with connected() as client:
@@ -62,7 +58,7 @@ async def test_an_agent_reads_how_a_recorded_run_went_and_what_differs(tmp_path:
         assert answer.is_error
 
 
-async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
+async def test_tools_are_read_only_and_say_what_is_wrong():
     async with connected() as client:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == ["jobs", "state", "findings", "report", "compare"]
@@ -73,9 +69,7 @@ async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
         assert (await client.call_tool("jobs")).structured_content == {"jobs": []}
 
 
-async def test_with_control_an_agent_tries_values_and_delays(
-    quickly: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_with_control_an_agent_tries_values_and_delays(quickly, monkeypatch, capsys):
     job = LiveJob(critical={1: 1.0})
     monkeypatch.setattr(mcp, "join", lambda *_: job)
     async with Client(mcp.make_server(control=True)) as client:
@@ -93,7 +87,7 @@ async def test_with_control_an_agent_tries_values_and_delays(
             assert (await client.call_tool(name, arguments)).is_error
 
 
-async def test_of_many_ranks_some_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_many_ranks_some_must_be_named(monkeypatch):
     snapshot = waiting_job(late=lambda _: 2).tick()
     monkeypatch.setattr(mcp, "_look", lambda *_: snapshot)
     monkeypatch.setattr(mcp, "MAX_RANKS", 3)

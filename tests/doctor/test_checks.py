@@ -5,6 +5,7 @@ import shutil
 import socket
 import sys
 import warnings
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,10 +133,7 @@ def changed(**values):
     def change(scene):
         for name, value in values.items():
             *path, last = name.split("__")
-            place = scene
-            for part in path:
-                place = getattr(place, part)
-            setattr(place, last, value)
+            setattr(reduce(getattr, path, scene), last, value)
 
     return change
 
@@ -164,6 +162,10 @@ def raising(error):
     return fail
 
 
+def patched(place, name, value):
+    return lambda scene: scene.monkeypatch.setattr(place, name, value)
+
+
 LUSTRE = {**H200, "proc/self/mounts": "server:/x / lustre rw 0 0\n"}
 UNSEEN = {name: text for name, text in H200.items() if not name.startswith("dev/")}
 
@@ -174,6 +176,11 @@ UNSEEN = {name: text for name, text in H200.items() if not name.startswith("dev/
         (changed(free_bytes=8 << 20), "sockets", "warning", "has 8 MiB left: make room"),
         (changed(files=LUSTRE), "sockets", "warning", "network file system (lustre)"),
         (changed(files=UNSEEN), "devices", "warning", "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"),
+        (
+            patched(os, "access", lambda path, _mode: Path(path).name != "nvidiactl"),
+            "devices", "warning", "this user may not open /dev/nvidiactl",
+        ),
+        (patched(shutil, "which", lambda _name: None), "ssh", "warning", "there is no ssh here"),
         (changed(size=os.terminal_size((50, 40))), "terminal", "warning", "50x40: widen it"),
         (changed(environ={"TERM": "dumb", "LANG": "C.UTF-8"}), "terminal", "warning", "TERM is 'dumb'"),
         (changed(environ={"TERM": "xterm"}), "unicode", "warning", "the locale is not set"),
@@ -208,38 +215,27 @@ def test_each_thing_that_is_amiss_has_its_finding(scene, change, check, status, 
     assert words in f"{found.finding}: {found.remedy}"
 
 
-def test_a_device_that_cannot_be_opened_and_a_missing_ssh_are_named(scene, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "nvidiactl")
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    found = scene.look()
-    assert found["devices"].finding == "this user may not open /dev/nvidiactl"
-    assert found["ssh"].status == "warning"
-
-
 # The socket directory and the jobs in it
 
 
-def test_a_directory_that_is_not_there_is_left_so(scene, socket_dir):
-    socket_dir.rmdir()
-    assert scene.look()["sockets"].finding == f"{socket_dir}, which the first job makes"
-    assert not socket_dir.exists()
-
-
 @pytest.mark.parametrize(
-    ("folder", "words"),
+    ("folder", "status", "words"),
     [
-        ("/proc/nowhere/sockets", "cannot write to /proc/nowhere: "),
-        ("open", "has mode 0770, not 0700: run chmod 700"),
-        ("x" * 90, "a shorter directory"),
+        ("missing", "ok", "missing, which the first job makes"),
+        ("/proc/nowhere/sockets", "fault", "cannot write to /proc/nowhere: "),
+        ("open", "fault", "has mode 0770, not 0700: run chmod 700"),
+        ("x" * 90, "fault", "a shorter directory"),
     ],
 )
-def test_directory_that_cannot_be_used_is_a_fault(scene, socket_dir, monkeypatch, folder, words):
+def test_a_directory_is_not_made_and_a_fault_if_it_cannot_be(
+    scene, socket_dir, monkeypatch, folder, status, words
+):
     (socket_dir / "open").mkdir()
     (socket_dir / "open").chmod(0o770)
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / folder))
-    found = scene.look()
-    assert found["sockets"].status == "fault"
-    assert words in found["sockets"].finding
+    found = scene.look()["sockets"]
+    assert (found.status, words in found.finding) == (status, True)
+    assert [path.name for path in socket_dir.iterdir()] == ["open"]
 
 
 def write(key, **changes):
@@ -285,17 +281,13 @@ def test_port_of_a_gathered_job_out_of_reach_is_a_warning(scene):
     assert (closed.status, closed.finding) == ("warning", f"{place} cannot be reached (Connection refused)")
 
 
-def test_the_key_is_found_unless_others_can_read_it(scene):
+def test_a_key_that_others_can_read_or_a_strange_record_is_a_warning(scene):
     path = make_key()
     found = scene.look()["key"]
     assert (found.status, found.finding) == ("ok", f"for --gather, in {path}")
     path.chmod(0o644)
-    found = scene.look()["key"]
-    assert (found.status, "run chmod 600" in found.finding) == ("warning", True)
-
-
-def test_a_record_that_is_not_understood_is_a_warning(scene):
-    folder = job_dir("abc", create=True)
-    (folder / "job.json").write_text('{"protocol": 99}')
-    found = scene.look()["jobs"]
-    assert (found.status, str(folder / "job.json") in found.finding) == ("warning", True)
+    (job_dir("abc", create=True) / "job.json").write_text('{"protocol": 99}')
+    found = scene.look()
+    assert {found[check].status for check in ("key", "jobs")} == {"warning"}
+    assert "run chmod 600" in found["key"].finding
+    assert "abc/job.json cannot be read" in found["jobs"].finding

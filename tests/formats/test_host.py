@@ -1,17 +1,15 @@
 """Traces of jobs on CPUs: gloo's ranges communicate, operators compute."""
 
-import gzip
 import json
 
-import numpy as np
 import pytest
 
-from overlaptop.formats import files, job
+from overlaptop.formats import job
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats import traces
-from tests.formats.traces import DATA, US, kernel
+from tests.formats.traces import US, kernel
 
 MAIN, GLOO = 1, 2
 GPUS = [{"id": 0, "name": "NVIDIA H200"}]
@@ -126,38 +124,3 @@ def test_hta_which_looks_at_gpus_only_is_not_asked(tmp_path):
     path.write_text(json.dumps({"traceEvents": [op("aten::mm", 0, 1)], "deviceProperties": []}))
     with pytest.raises(TraceError, match="no GPU activity in it, and HolisticTraceAnalysis looks at"):
         job.analyze(path, LaneRules(), by_hta=True)
-
-
-MOMENTS = 2000
-
-
-def sampled(path):
-    """By step: shares of compute, communication and both, at so many moments. The shortest operator or
-    range around a moment is the innermost one.
-    """
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    for step in sorted((each for each in events if each["name"].startswith("Prof")), key=lambda e: e["ts"]):
-        compute, comm = np.zeros(MOMENTS, bool), np.zeros(MOMENTS, bool)
-        for each in sorted(events, key=lambda each: -each["dur"]):
-            ends = (each["ts"], each["ts"] + each["dur"])
-            begin, end = (round((us - step["ts"]) / step["dur"] * MOMENTS) for us in ends)
-            begin, end, name = max(begin, 0), max(end, 0), each["name"]
-            if name.startswith("gloo:"):
-                comm[begin:end] = True
-            elif each["tid"] == step["tid"]:
-                of_torch = "::" in name or name[-9:-1] == "Backward"
-                compute[begin:end] = each["cat"] == "cpu_op" and of_torch and "engine" not in name
-        yield compute.mean(), comm.mean(), (compute & comm).mean()
-
-
-@pytest.mark.parametrize(("name", "collectives"), [("ddp_gloo", 7), ("fsdp2_gloo", 14)])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_recorded_jobs_have_each_collective_and_what_computes(name, collectives, rank):
-    path = DATA / name / f"rank{rank}.json.gz"
-    found = summarize(traces.read(files.read(path), path), rank, name)
-    for each, expected in zip(found.steps, sampled(path), strict=True):
-        times_ns = (each.compute_ns, each.comm_ns, each.hidden_ns)
-        assert [ns / each.step_ns for ns in times_ns] == pytest.approx(expected, abs=0.02)
-        assert each.collectives == collectives
-        assert each.step_ns == each.compute_only_ns + each.comm_ns + each.idle_ns
-        assert each.comm_bytes is None

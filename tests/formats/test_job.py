@@ -156,21 +156,16 @@ def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
     assert fault_of(tmp_path) == f"{tmp_path / 'rank1.json'}: cut off: it ends in the middle of the JSON"
 
 
-def test_process_killed_for_want_of_memory_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
-    monkeypatch.setattr(job.files, "read", lambda _: os._exit(9))
-    for rank in range(2):
-        write(tmp_path / f"rank{rank}.json", *EVENTS, rank=rank)
-    assert fault_of(tmp_path) == f"{tmp_path}: a reading process was killed: too little memory?"
-
-
-def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
+def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
     def too_much(*_):
         raise MemoryError
 
+    paths = [write(tmp_path / f"rank{rank}.json", *EVENTS, rank=rank) for rank in range(2)]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     monkeypatch.setattr(job.kineto, "load", too_much)
-    path = write(tmp_path / "rank0.json", *EVENTS)
-    assert fault_of(path) == f"{path}: does not fit into this machine's memory"
+    assert fault_of(paths[0]) == f"{paths[0]}: does not fit into this machine's memory"
+    monkeypatch.setattr(job.kineto, "load", lambda *_: os._exit(9))
+    assert fault_of(tmp_path) == f"{tmp_path}: a reading process was killed: too little memory?"
 
 
 @pytest.mark.filterwarnings("error")

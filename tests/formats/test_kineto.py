@@ -11,7 +11,7 @@ from overlaptop.formats.activities import LANES
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.steps import Annotation
 from overlaptop.timeline.lanes import Lane, LaneRules
-from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, read, text
+from tests.formats.traces import BASE_NS, PATH, US, event, kernel, launch, load, mark, nccl, read, text
 
 
 def fault_of(content):
@@ -84,24 +84,31 @@ def test_in_a_merged_trace_each_gpu_has_its_own_process():
     assert second.activities.launched_ns.tolist() == [BASE_NS + 405_000]
 
 
-def test_intels_launches_and_queues_are_read():
-    def run(ts, name, queue, number):
-        return event("kernel", name, ts, 10, {"device": 0, "sycl queue": queue, "correlation": number})
+def xpu(ts, name, queue, number):
+    return event("kernel", name, ts, 10, {"device": 0, "sycl queue": queue, "correlation": number})
 
-    launches = [event("xpu_runtime", "urEnqueueKernelLaunch", at, 4, {"correlation": at}) for at in (1, 2)]
-    found = load(*launches, run(20, "gemm_kernel", 1, 1), run(25, "oneccl_reduce_base<x>", 2, 2)).activities
-    assert found.launched_ns.tolist() == [BASE_NS + 1000, BASE_NS + 2000]
-    assert found.queue.tolist() == [0, 1]
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [
+            *(event("xpu_runtime", "urEnqueueKernelLaunch", at, 4, {"correlation": at}) for at in (1, 2)),
+            xpu(20, "gemm_kernel", 1, 1), xpu(25, "oneccl_reduce_base<x>", 2, 2),
+        ],
+        [
+            event("user_annotation", "gloo:barrier", 50, 8), event("mtia_runtime", "runtime_launch", 20, 5),
+            event("mtia_ccp_events", "fc-dtype_Float", 100, 300),
+            event("mtia_ccp_events", "hccl::all_reduce", 300, 400),
+        ],
+    ],
+    ids=["Intel's XPU", "MTIA"],
+)  # fmt: skip
+def test_device_events_of_other_accelerators_are_read(events):
+    found = load(*events, deviceProperties=[]).activities
     assert [LANES[code] for code in found.lane] == [Lane.COMPUTE, Lane.COMM]
-
-
-def test_mtias_device_events_are_its_devices():
-    found = load(
-        event("user_annotation", "gloo:barrier", 50, 8), event("mtia_runtime", "runtime_launch", 20, 5),
-        event("mtia_ccp_events", "fc-dtype_Float", 100, 300),
-        event("mtia_ccp_events", "hccl::all_reduce", 300, 400), deviceProperties=[],
-    ).activities  # fmt: skip
-    assert [LANES[code] for code in found.lane] == [Lane.COMPUTE, Lane.COMM]
+    if events[0]["cat"] == "xpu_runtime":
+        assert found.launched_ns.tolist() == [BASE_NS + 1000, BASE_NS + 2000]
+        assert found.queue.tolist() == [0, 1]
 
 
 def test_device_events_that_are_not_read_are_named():
@@ -109,24 +116,17 @@ def test_device_events_that_are_not_read_are_named():
     assert "its device events (npu_kernel) are not read" in fault_of(content)
 
 
-def test_a_step_annotated_twice_or_within_another_counts_once():
+def test_a_step_counts_once_and_is_taken_from_the_cpu_before_the_gpu():
     found = load(
-        kernel(1, 1), mark(1, 0, 50), mark(1, 2, 10), mark(2, 50, 50), mark(7, 60, 10), mark(3, 100, 50)
-    )
-    assert [each.number for each in found.annotations] == [1, 2, 3]
-    assert found.annotations[0].end_ns == BASE_NS + 50_000
-    assert [words.partition(" left out")[0] for words in found.remarks] == ["1 ProfilerStep annotation"] * 2
-
-
-def test_a_step_is_taken_from_the_cpu_before_the_gpu():
-    found = load(
-        kernel(1, 1), mark(8, 2.0, 3.0), mark(8, 20.0, 1.0, cat="gpu_user_annotation"),
-        mark(9, 30.0, 1.0, cat="gpu_user_annotation"), event("user_annotation", "ProfilerStep#x", 1, 1),
+        kernel(1, 1), mark(1, 0, 50), mark(1, 2, 10), mark(1, 20, 1, cat="gpu_user_annotation"),
+        mark(2, 50, 50), mark(7, 60, 10), event("user_annotation", "ProfilerStep#x", 1, 1),
+        mark(3, 100, 50, cat="gpu_user_annotation"),
     )  # fmt: skip
-    assert found.annotations == (
-        Annotation(8, BASE_NS + 2000, BASE_NS + 5000),
-        Annotation(9, BASE_NS + 30_000, BASE_NS + 31_000),
+    bounds_us = {1: (0, 50), 2: (50, 100), 3: (100, 150)}
+    assert found.annotations == tuple(
+        Annotation(number, *(BASE_NS + us * US for us in ends)) for number, ends in bounds_us.items()
     )
+    assert [words.partition(" left out")[0] for words in found.remarks] == ["1 ProfilerStep annotation"] * 2
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,8 @@ def test_broken_text_of_an_event_that_does_not_count_is_passed(was, broken, last
 
 STEPS = [
     made
-    for at in range(5)
-    for made in (
-        mark(at + 1, at * 2_000, 1_990),
-        launch(at * 2_000 + 1, at + 1),
-        kernel(at * 2_000 + 10, 1_000, correlation=at + 1),
-    )
+    for at, us in enumerate(range(0, 10_000, 2_000), 1)
+    for made in (mark(at, us, 1_990), launch(us + 1, at), kernel(us + 10, 1_000, correlation=at))
 ]
 """Five steps of 2 ms."""
 

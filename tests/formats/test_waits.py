@@ -4,11 +4,9 @@ import pytest
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.job import analyze
-from overlaptop.timeline.arrivals import lateness
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import DATA, US, kernel, mark, nccl, write
 
-MS = 1_000_000
 WORLD = "[0, 1]"
 
 
@@ -33,29 +31,6 @@ def parts_of(job, rank, step=WHOLE_TRACE):
     return times.wait_ns // US, times.transfer_ns // US, times.not_attributed_ns // US
 
 
-# Recorded jobs
-
-
-@pytest.mark.parametrize(
-    ("name", "matched", "late", "transfer_ms", "wait_ms"),
-    [
-        ("ddp_25mb", 75, {2: 75}, 14.2, [56.6, 56.6, 0, 55.3]),
-        ("ddp_straggler", 75, {2: 71, 1: 4}, 13.8, [85.5, 65.2, 1.66, 85.1]),
-        ("fsdp2", 72, {0: 72}, 18.8, [0, 273, 275, 258]),
-        ("tp", 144, {2: 75, 1: 69}, 13.9, [412, 204, 184, 412]),
-    ],
-)
-def test_late_rank_and_its_cost_in_recorded_jobs_are_known(name, matched, late, transfer_ms, wait_ms):
-    whole = analyze(DATA / name, LaneRules()).waits[WHOLE_TRACE]
-    found = lateness(whole.collectives)
-    assert found.collectives == len(whole.collectives) == matched
-    assert {each.rank: each.late_count for each in found.ranks if each.late_count} == late
-    transferred = sum(each.least_transfer_ns for each in whole.collectives)
-    assert transferred / MS == pytest.approx(transfer_ms, rel=0.03)
-    waited = [whole.times[rank].wait_ns / MS for rank in range(4)]
-    assert waited == pytest.approx(wait_ms, rel=0.03)
-
-
 @pytest.mark.parametrize("name", ["ddp_25mb", "fsdp2", "tp", "ddp_gloo", "fsdp2_gloo"])
 def test_parts_sum_to_each_step_to_the_nanosecond(name):
     job = analyze(DATA / name, LaneRules())
@@ -65,9 +40,6 @@ def test_parts_sum_to_each_step_to_the_nanosecond(name):
             assert times.wait_ns + times.transfer_ns + times.not_attributed_ns == step.comm_ns
             exposed_ns = times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_not_attributed_ns
             assert exposed_ns == step.exposed_ns
-
-
-# Whom a kernel belongs together with
 
 
 def test_a_wait_is_of_the_step_in_which_it_lies(tmp_path):
