@@ -9,8 +9,7 @@ the last step. A kernel shorter than a microsecond may get a length of -1 µs, a
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from overlaptop.formats.chrome import MAX_NAME, NO_ARGS, Event, Scalar
 from overlaptop.timeline.overlap import Breakdown
 
-_NO_STREAM = _NO_CORRELATION = -1
+_NONE = -1  # No stream, or no correlation
 _ON_GPU_WITHOUT_STREAM = ["Event Sync", "Context Sync"]
 _STEP = "ProfilerStep"
 _COMPUTE, _COMM, _OTHER = range(3)
@@ -60,8 +59,8 @@ def _table(events: Sequence[Event]) -> Table:
     table["name"] = [(event.name or "")[:MAX_NAME] for event in kept]
     table["start_us"] = np.ceil(start_us) if rounded else start_us
     table["end_us"] = np.floor(end_us) if rounded else end_us
-    table["stream"] = _whole([each.stream for each in linked], _NO_STREAM)
-    table["correlation"] = _whole([each.correlation for each in linked], _NO_CORRELATION)
+    table["stream"] = [_whole(each.stream) for each in linked]
+    table["correlation"] = [_whole(each.correlation) for each in linked]
     return table
 
 
@@ -72,8 +71,7 @@ def _micros(values: list[int | float | None]) -> Micros:
     return us
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of one rank's trace, with and without the window. `choose` decides which count.
 
     ``overlap`` is ``get_comm_comp_overlap``. From ``get_temporal_breakdown``: ``step_ns`` is kernel_time,
@@ -81,16 +79,15 @@ class Figures:
     exposed communication (0 if lengths of -1 µs make it negative).
     """
 
-    step_names: tuple[str, ...]  # Names of its ProfilerStep annotations, at most two
+    step_names: frozenset[str]  # Names of its ProfilerStep annotations
     windowed: Breakdown
-    everything: Breakdown  # Without the window. Not computed if two names already rule it out.
+    everything: Breakdown
 
 
 def figures(events: Sequence[Event]) -> Figures:
     table = _table(events)
-    step_names = sorted({name for name in table["name"] if _STEP in name})[:2]
-    windowed = _break_down(_in_window(table))
-    return Figures(tuple(step_names), windowed, windowed if len(step_names) > 1 else _break_down(table))
+    step_names = frozenset(name for name in table["name"] if _STEP in name)
+    return Figures(step_names, _break_down(_in_window(table)), _break_down(table))
 
 
 def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
@@ -99,20 +96,13 @@ def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
     return [rank.windowed if windowed else rank.everything for rank in ranks]
 
 
-def _whole(values: list[Scalar], otherwise: int) -> NDArray[np.int64]:
-    """Convert each value like ``int``. `otherwise` replaces missing values, non-numbers and huge ones."""
-
-    def whole(value: Scalar) -> int:
-        try:
-            number = otherwise if value is None else int(value)
-        except ValueError:
-            return otherwise
-        return number if abs(number) < 1 << 62 else otherwise
-
+def _whole(value: Scalar) -> int:
+    """Convert like ``int``. Missing values, non-numbers and huge ones become _NONE."""
     try:
-        return np.array([otherwise if value is None else value for value in values], dtype=np.int64)
+        number = _NONE if value is None else int(value)
     except (ValueError, OverflowError):
-        return np.array(list(map(whole, values)), dtype=np.int64)
+        return _NONE
+    return number if abs(number) < 1 << 62 else _NONE
 
 
 def _in_window(table: Table) -> Table:
@@ -129,15 +119,14 @@ def _in_window(table: Table) -> Table:
 
 
 def _break_down(table: Table) -> Breakdown:
-    table = table[table["stream"] != _NO_STREAM]
+    table = table[table["stream"] != _NONE]
     kinds = {name: _kind(name) for name in set(table["name"])}
     kind = np.array([kinds[name] for name in table["name"]], dtype=np.int8)
     compute, comm = _merged(table[kind == _COMPUTE]), _merged(table[kind == _COMM])
     busy = _merged(table)
-    kernel_us = busy[-1, 1] - busy[0, 0] if len(busy) else 0.0
-    compute_us, comm_us, hidden_us = _length_us(compute), _length_us(comm), _together_us(comm, compute)
-    compute_ns, comm_ns, hidden_ns = _ns(compute_us), _ns(comm_us), _ns(hidden_us)
-    idle_ns, step_ns = _ns(kernel_us - _length_us(busy)), _ns(kernel_us)
+    step_ns = _ns(busy[-1, 1] - busy[0, 0]) if len(busy) else 0
+    idle_ns = step_ns - _length_ns(busy)
+    compute_ns, comm_ns, hidden_ns = _length_ns(compute), _length_ns(comm), _together_ns(comm, compute)
     return Breakdown(
         step_ns=step_ns,
         compute_ns=compute_ns,
@@ -167,18 +156,18 @@ def _merged(table: Table) -> Micros:
     return np.stack((start_us[first], np.maximum.reduceat(end_us, first)), axis=1)
 
 
-def _length_us(spans: Micros) -> float:
-    return float((spans[:, 1] - spans[:, 0]).sum())
+def _length_ns(spans: Micros) -> int:
+    return _ns((spans[:, 1] - spans[:, 0]).sum())
 
 
-def _together_us(comm: Micros, compute: Micros) -> float:
+def _together_ns(comm: Micros, compute: Micros) -> int:
     """Return the time in which a 1 for communication and a 2 for computation add up to 3."""
     times_us = np.concatenate((comm.ravel(), compute.ravel()))
     changes = np.concatenate((np.tile((1, -1), len(comm)), np.tile((2, -2), len(compute))))
     order = np.argsort(times_us, kind="stable")
     running = np.cumsum(changes[order])[:-1]
-    return float(np.diff(times_us[order])[running == 3].sum())
+    return _ns(np.diff(times_us[order])[running == 3].sum())
 
 
-def _ns(us: float) -> int:
-    return round(us * 1000)
+def _ns(us: np.float64) -> int:
+    return round(1000 * float(us))

@@ -7,13 +7,12 @@ them came. So if the ends differ by about the same amount in all of them, the cl
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.waits import StepWaits
@@ -22,7 +21,7 @@ from overlaptop.text import duration
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective, WaitTimes, waiting
 from overlaptop.timeline.matching import match
-from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
+from overlaptop.wire.messages import StepTotals
 
 LEAST_OFFSET_NS = 50_000
 """On one clock, ends differ by up to 44 µs in the median, but not by that much in every collective."""
@@ -33,125 +32,75 @@ LEAST_STEADY_NS, STEADY = 10_000, 5
 _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
+class _Clock(NamedTuple):
     """One rank's clock relative to the first rank that it shares collectives with."""
 
-    offset_ns: float = 0.0  # How far it is ahead at `at_ns`
-    drift: float = 0.0  # Drift in ns per ns
-    at_ns: int = 0
-    error_ns: int = 0  # Possible error of an offset: twice the deviation that nine in ten ends stay within
+    ahead_ns: int = 0
+    error_ns: int = 0  # Possible error: twice the deviation that nine in ten ends stay within
 
-    def ahead_ns(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how far it is ahead at these times, shape (n,)."""
-        ahead_ns: NDArray[np.int64] = np.rint(self.offset_ns + self.drift * (times_ns - self.at_ns)).astype(
-            np.int64
-        )
-        return ahead_ns
+    @property
+    def is_apart(self) -> bool:
+        apart_ns, error_ns = abs(self.ahead_ns), self.error_ns
+        large = apart_ns > max(LEAST_OFFSET_NS, CERTAIN * error_ns)
+        return large or apart_ns > max(LEAST_STEADY_NS, STEADY * error_ns)
 
 
 def align(ranks: Sequence[RankSummary]) -> tuple[RankSummary, ...]:
     """Shift the ranks whose clocks differ from the others', and add a remark."""
     clocks = _clocks(_matched(ranks), [each.info.rank for each in ranks])
     return tuple(
-        _shifted(each, clocks[each.info.rank]) if each.info.rank in clocks else each for each in ranks
+        _shifted(each, clock) if (clock := clocks[each.info.rank]).is_apart else each for each in ranks
     )
 
 
 def _shifted(summary: RankSummary, clock: _Clock) -> RankSummary:
-    """Shift to the clock that all ranks are compared on. Durations stay the same."""
-
-    def start_ns(of: StepTotals | StepDetail) -> int:
-        return of.start_ns - int(clock.ahead_ns(np.array([of.start_ns]))[0])
-
-    def call(each: CollectiveSpan) -> CollectiveSpan:
-        ahead_ns = int(clock.ahead_ns(np.array([each.start_ns]))[0])
-        return replace(each, start_ns=each.start_ns - ahead_ns, end_ns=each.end_ns - ahead_ns)
-
+    """Shift to the clock that all ranks are compared on."""
+    ahead_ns = clock.ahead_ns
     words = (
-        f"clock {duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}, by the "
+        f"clock {duration(abs(ahead_ns))} {'ahead' if ahead_ns > 0 else 'behind'}, by the "
         f"ends of collectives (± {duration(clock.error_ns)}): times are shifted"
     )
     return dataclasses.replace(
         summary,
-        steps=tuple(replace(each, start_ns=start_ns(each)) for each in summary.steps),
-        details=tuple(replace(each, start_ns=start_ns(each)) for each in summary.details),
-        whole=replace(summary.whole, start_ns=start_ns(summary.whole)),
-        lanes=Lanes(*(lane - clock.ahead_ns(lane) for lane in summary.lanes)),
-        calls=tuple(map(call, summary.calls)),
+        steps=tuple(replace(each, start_ns=each.start_ns - ahead_ns) for each in summary.steps),
+        details=tuple(replace(each, start_ns=each.start_ns - ahead_ns) for each in summary.details),
+        whole=replace(summary.whole, start_ns=summary.whole.start_ns - ahead_ns),
+        lanes=Lanes(*(lane - ahead_ns for lane in summary.lanes)),
+        calls=tuple(
+            replace(each, start_ns=each.start_ns - ahead_ns, end_ns=each.end_ns - ahead_ns)
+            for each in summary.calls
+        ),
         clock_error_ns=clock.error_ns,
         remarks=(*summary.remarks, words),
     )
 
 
 def _clocks(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, _Clock]:
-    """Estimate the clocks of ranks with an offset; others have no entry. Offsets and errors add up along
-    chains of ranks with common collectives.
-    """
-    ends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    """Estimate the ranks' clocks. Offsets and errors add up along chains of common collectives."""
+    apart_ns: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for each in found:
         if all(ops.kind_of(part) in _TOGETHER for part in each.op.split("+")):
             (first, (_, first_ns)), *others = each.spans.items()
             for rank, (_, end_ns) in others:
-                ends[first, rank].append((end_ns, end_ns - first_ns))
-    pairs = {pair: _clock(np.array(of)) for pair, of in ends.items() if len(of) >= LEAST_COLLECTIVES}
+                apart_ns[first, rank].append(end_ns - first_ns)
+    pairs: defaultdict[int, dict[int, _Clock]] = defaultdict(dict)
+    for (first, second), of in apart_ns.items():
+        if len(of) >= LEAST_COLLECTIVES:
+            ahead_ns = np.median(of)
+            error_ns = int(np.ceil(2 * np.percentile(np.abs(np.array(of) - ahead_ns), 90)))
+            pairs[first][second] = _Clock(round(ahead_ns), error_ns)
+            pairs[second][first] = _Clock(-round(ahead_ns), error_ns)
     clocks: dict[int, _Clock] = {}
-    for rank in sorted(ranks):
-        if rank not in clocks:
-            clocks[rank] = _Clock()
-            _follow(rank, pairs, clocks)
-    return {rank: clock for rank, clock in clocks.items() if _is_apart(clock)}
-
-
-def _is_apart(clock: _Clock) -> bool:
-    ahead_ns, error_ns = abs(clock.offset_ns), clock.error_ns
-    large = ahead_ns > max(LEAST_OFFSET_NS, CERTAIN * error_ns)
-    return large or ahead_ns > max(LEAST_STEADY_NS, STEADY * error_ns)
-
-
-def _follow(root: int, pairs: Mapping[tuple[int, int], _Clock], clocks: dict[int, _Clock]) -> None:
-    """Add the clocks of all ranks that share collectives with `root`, directly or through others."""
-    reached = [root]
-    for known in reached:
-        for (first, second), pair in pairs.items():
-            if known not in (first, second):
-                continue
-            other, sign = (second, 1) if known == first else (first, -1)
-            if other not in clocks:
-                base = clocks[known]
-                at_ns = pair.at_ns
-                clocks[other] = _Clock(
-                    base.offset_ns + base.drift * (at_ns - base.at_ns) + sign * pair.offset_ns,
-                    base.drift + sign * pair.drift,
-                    at_ns,
-                    base.error_ns + pair.error_ns,
-                )
-                reached.append(other)
-
-
-def _clock(ends: NDArray[np.int64]) -> _Clock:
-    """Estimate a clock from shape (n, 2): a time, and how far the one clock is ahead of the other then."""
-    times_ns, ahead_ns = ends[:, 0].astype(np.float64), ends[:, 1].astype(np.float64)
-    at_ns = int(np.median(ends[:, 0]))
-    since_ns = times_ns - at_ns
-    plain = _Clock(float(np.median(ahead_ns)), 0.0, at_ns, _spread_ns(ahead_ns - np.median(ahead_ns)))
-    order = np.argsort(since_ns)
-    third = len(order) // 3
-    if third < 2:
-        return plain
-    early, late = order[:third], order[-third:]
-    apart_ns = float(np.median(since_ns[late]) - np.median(since_ns[early]))
-    if apart_ns <= 0:
-        return plain
-    drift = float(np.median(ahead_ns[late]) - np.median(ahead_ns[early])) / apart_ns
-    left_ns = ahead_ns - drift * since_ns
-    offset_ns = float(np.median(left_ns))
-    drifting = _Clock(offset_ns, drift, at_ns, _spread_ns(left_ns - offset_ns))
-    return drifting if drifting.error_ns * 2 < plain.error_ns else plain
-
-
-def _spread_ns(left_ns: NDArray[np.float64]) -> int:
-    return int(np.ceil(2 * np.percentile(np.abs(left_ns), 90)))
+    for root in sorted(ranks):
+        reached = [] if root in clocks else [root]
+        clocks.setdefault(root, _Clock())
+        for known in reached:
+            base = clocks[known]
+            for other, pair in pairs[known].items():
+                if other not in clocks:
+                    clocks[other] = _Clock(base.ahead_ns + pair.ahead_ns, base.error_ns + pair.error_ns)
+                    reached.append(other)
+    return clocks
 
 
 def _matched(ranks: Sequence[RankSummary]) -> tuple[Collective, ...]:

@@ -12,15 +12,15 @@ from tests.formats.traces import kernel, write
 STEP_US = 20_000.0
 
 
-def late_in(folder, ahead_us, late_us=(0, 0), drift=0.0, steps=40, transfer_us=9_000.0, jitter_us=3.0):
+def late_in(folder, ahead_us, late_us=(0, 0), jitter_us=3.0):
     """Two ranks; `ahead_us`: rank 1's clock, `late_us`: how late each rank comes to each all-reduce."""
     for rank in (0, 1):
         events = []
-        for step in range(steps):
+        for step in range(40):
             start_us = step * STEP_US
             come_us = start_us + 5_000 + late_us[rank]
-            end_us = start_us + 5_000 + max(late_us) + transfer_us + jitter_us * (rank * step % 3)
-            seen_us = [at + rank * (ahead_us + drift * at) for at in (start_us, come_us, end_us)]
+            end_us = start_us + 5_000 + max(late_us) + 9_000 + jitter_us * (rank * step % 3)
+            seen_us = [at + rank * ahead_us for at in (start_us, come_us, end_us)]
             events.append(kernel(seen_us[0], seen_us[1] - seen_us[0]))
             events.append(named(seen_us[1], seen_us[2] - seen_us[1]))
         write(folder / f"rank{rank}.json", *events, rank=rank, world_size=2)
@@ -46,11 +46,6 @@ def test_a_late_rank_is_found_beside_an_offset(tmp_path, ahead_us, late_us):
     assert late == {slow: 40}
     waited = job.waits[WHOLE_TRACE].times[1 - slow].wait_ns
     assert waited == pytest.approx(40 * 800_000, rel=0.05)
-
-
-def test_a_clock_that_drifts_makes_no_rank_late(tmp_path):
-    _, late = late_in(tmp_path, 500.0, drift=2e-4, steps=200)
-    assert late == {}
 
 
 def test_sound_clocks_stay_as_they_are(tmp_path):
