@@ -11,8 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -68,29 +69,8 @@ class TracedJob:
         return f"no trace of rank {missing} of {self.world_size}" if missing else ""
 
 
-class _ReadTrace(NamedTuple):
-    """The data of one file."""
-
-    path: Path
-    summaries: tuple[RankSummary, ...]
-    """If there are other files: the GPU that computes most. Else all GPUs, by number."""
-    knows_rank: bool  # False if the rank is only the file's number
-    figures: hta.Figures | None
-
-    @property
-    def rank(self) -> int:
-        return self.summaries[0].info.rank
-
-    @property
-    def start_ns(self) -> int:
-        return self.summaries[0].whole.start_ns
-
-    @property
-    def end_ns(self) -> int:
-        return self.start_ns + self.summaries[0].whole.step_ns
-
-
-_Read: TypeAlias = Callable[[int], _ReadTrace | TraceError]  # Reads the file of that number
+_Answer: TypeAlias = list[RankSummary] | TraceError
+_Read: TypeAlias = Callable[[int], _Answer]  # Reads the file of that number
 
 
 def analyze(
@@ -117,36 +97,39 @@ def analyze(
     places, are_ranks = files.ranks_of([file.name for file in found])
     alone = len(found) == 1 and not by_hta
 
-    def read(at: int) -> _ReadTrace | TraceError:
+    def read(at: int) -> _Answer:
         return _read_trace(
             found[at], places[at], name, rules, by_hta=by_hta, detailed=detailed, alone=alone
         )
 
-    reads, left_out = [], []
+    read_ranks: list[RankSummary] = []
+    left_out: list[TraceError] = []
     with closing(_read_all(read, found)) as answers:
         for answer in answers:
-            if isinstance(answer, _ReadTrace):
-                reads.append(answer)
+            if isinstance(answer, list):
+                read_ranks += answer
             elif isinstance(answer, NoTraceOfARankError) and len(found) > 1:
                 left_out.append(answer)
             else:
                 raise answer
-    if not reads:
+    if not read_ranks:
         raise left_out[0]
-    for each in reads:
-        if each.knows_rank != reads[0].knows_rank:
-            at_fault = each if reads[0].knows_rank else reads[0]
+    first = read_ranks[0]
+    for each in read_ranks:
+        if each.knows_rank != first.knows_rank:
+            at_fault = each if first.knows_rank else first
             raise TraceError(at_fault.path, "names no rank, but other traces here do")
-    chosen, said = _one_cycle(reads, cycle)
+    chosen, said = _one_cycle(read_ranks, cycle)
     remarks = [f"left out {fault.path.name}: {fault.fault}" for fault in left_out] + said
-    if len(chosen) > 1 and not are_ranks and not chosen[0].knows_rank:
-        named = text.shortened(", ".join(f"{each.rank} {each.path.name}" for each in chosen), _NAMED_CHARS)
+    if len(found) > 1 and len(chosen) > 1 and not are_ranks and not first.knows_rank:
+        named = ", ".join(f"{each.info.rank} {each.path.name}" for each in chosen)
+        named = text.shortened(named, _NAMED_CHARS)
         remarks.append(f"no trace has a rank: each has its place among the names ({named})")
-    ranks = align([summary for each in chosen for summary in each.summaries])
+    ranks = align(chosen)
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
-        figures = hta.choose([each.figures for each in chosen if each.figures is not None])
+        figures = hta.choose([each.by_hta for each in ranks if each.by_hta is not None])
         # HolisticTraceAnalysis does not compute stalls.
         whole = tuple(
             replace(own, stall_ns=None, **asdict(by)) for own, by in zip(whole, figures, strict=True)
@@ -155,47 +138,50 @@ def analyze(
     return TracedJob(name, whole_path, world_size, ranks, whole, waits, tuple(remarks))
 
 
-def _one_cycle(reads: Sequence[_ReadTrace], cycle: int | None) -> tuple[list[_ReadTrace], list[str]]:
+def _one_cycle(ranks: Sequence[RankSummary], cycle: int | None) -> tuple[list[RankSummary], list[str]]:
     """Return one trace of each rank, by rank, and remarks about the others.
 
     A profiler with a repeating schedule writes a trace of each rank for every cycle.
     """
-    merged = [each for each in reads if _MERGED.search(each.path.name)]
-    if len(merged) == len(reads) or len({each.rank for each in reads}) == len(reads):
+    merged = [each for each in ranks if _MERGED.search(each.path.name)]
+    if len(merged) == len(ranks) or len({each.info.rank for each in ranks}) == len(ranks):
         merged = []
     said = [f"left out {each.path.name}: merged from others by its name" for each in merged]
-    by_rank: dict[int, list[_ReadTrace]] = {}
-    own = [each for each in reads if each not in merged]
-    for each in sorted(own, key=lambda each: (each.rank, each.start_ns)):
-        by_rank.setdefault(each.rank, []).append(each)
+    by_rank: dict[int, list[RankSummary]] = {}
+    own = [each for each in ranks if each not in merged]
+    for each in sorted(own, key=lambda each: (each.info.rank, each.whole.start_ns)):
+        by_rank.setdefault(each.info.rank, []).append(each)
     most = max(by_rank.values(), key=len)
     cycles = len(most)
     for rank, of in by_rank.items():
         if len(of) < cycles:
             raise TraceError(
                 most[-1].path,
-                f"is of rank {most[-1].rank}, and so is {most[0].path}, but of rank {rank} "
+                f"is of rank {most[-1].info.rank}, and so is {most[0].path}, but of rank {rank} "
                 f"there {'is' if len(of) == 1 else 'are'} {len(of)}: name the traces of one job",
             )
     wanted = cycles if cycle is None else cycle
     if not 1 <= wanted <= cycles:
-        folder = reads[0].path.parent
+        folder = ranks[0].path.parent
         raise TraceError(folder, f"there is no cycle {wanted}: {plural(cycles, 'trace')} a rank")
     first, *others = chosen = [of[wanted - 1] for of in by_rank.values()]
     if cycles == 1:
         return chosen, said
     for each in others:
-        if max(each.start_ns, first.start_ns) > min(each.end_ns, first.end_ns) + CLOCKS_NS:
+        earlier, later = sorted((first.whole, each.whole), key=attrgetter("start_ns"))
+        if later.start_ns > earlier.start_ns + earlier.step_ns + CLOCKS_NS:
             words = f"is of another time than {first.path}: name the traces of one job"
             raise TraceError(each.path, words)
-    times = ", ".join(text.clock(each.start_ns) for each in by_rank[first.rank])
+    times = ", ".join(text.clock(each.whole.start_ns) for each in by_rank[first.info.rank])
     return chosen, [*said, f"{cycles} traces of each rank, at {times}: this is --cycle {wanted}"]
 
 
 def _read_trace(
     file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
-) -> _ReadTrace | TraceError:
-    """Read one file. `place`: its rank if the trace does not say."""
+) -> _Answer:
+    """Read one file. `place`: its rank if the trace does not say. `alone`: all its GPUs, else the one that
+    computes most.
+    """
     try:
         traces = kineto.load(file, files.read(file), rules)
         first = traces[0]
@@ -211,17 +197,16 @@ def _read_trace(
             said = (f"{len(traces)} GPUs in one trace: each row is a GPU",)
         elif len(traces) > 1:
             said = (f"{plural(len(traces) - 1, 'other GPU')} in {file.name}, not shown: analyze it alone",)
-        summaries = tuple(
-            summarize(
-                dataclasses.replace(traced, remarks=(*traced.remarks, *said)), rank, job, detailed=detailed
-            )
-            for rank, traced in sorted(ranked.items())
-        )
-        figures = (each for summary in summaries for each in (*summary.steps, summary.whole))
-        if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in figures):
+        figures = hta.figures(first.trace.events) if by_hta else None
+        summaries = []
+        for rank, traced in sorted(ranked.items()):
+            summary = summarize(traced, rank, job, detailed=detailed)
+            remarks = (*summary.remarks, *said)
+            summaries.append(dataclasses.replace(summary, remarks=remarks, by_hta=figures))
+        steps = (each for summary in summaries for each in (*summary.steps, summary.whole))
+        if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in steps):
             raise OverflowError
-        by = hta.figures(first.trace.events) if by_hta else None
-        return _ReadTrace(file, summaries, first.rank is not None, by)
+        return summaries
     except TraceError as fault:
         return fault
     except OverflowError:
@@ -235,7 +220,7 @@ def _read_trace(
 _READ_IN_CHILD: list[_Read] = []
 
 
-def _read_all(read: _Read, found: Sequence[Path]) -> Generator[_ReadTrace | TraceError, None, None]:
+def _read_all(read: _Read, found: Sequence[Path]) -> Generator[_Answer, None, None]:
     """Read the files in order, in several processes, or in this one where it cannot be forked.
 
     Raises TraceError if a process was killed.
@@ -259,7 +244,7 @@ def _begin_child(read: _Read) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
 
 
-def _read_in_child(at: int) -> _ReadTrace | TraceError:
+def _read_in_child(at: int) -> _Answer:
     return _READ_IN_CHILD[0](at)
 
 

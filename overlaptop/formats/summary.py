@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec.structs import replace as replace_fields
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.activities import LANES, Activities
 from overlaptop.formats.chrome import Args, Distributed
+from overlaptop.formats.hta import Figures
 from overlaptop.formats.kineto import RankTrace
 from overlaptop.formats.steps import Step, find_steps
 from overlaptop.text import duration
@@ -49,6 +51,12 @@ class RankSummary:
     """Ranks of those groups, if the trace has them."""
     remarks: tuple[str, ...] = ()  # Records left out or corrected, as text with their number
     clock_error_ns: int = 0  # Possible error of the rank's times against other ranks', if they were shifted
+    knows_rank: bool = True  # False if the rank is only the file's number
+    by_hta: Figures | None = field(default=None, compare=False)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.info.script)
 
 
 class Lanes(NamedTuple):
@@ -107,6 +115,7 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
         calls=calls,
         members=members,
         remarks=remarks,
+        knows_rank=traced.rank is not None,
     )
 
 
