@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import grimp
@@ -16,15 +17,12 @@ from overlaptop.findings.find import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# Where the three trees of the package lie, by the name they are imported under.
-TREES = {
-    "overlaptop": ROOT / "overlaptop",
-    "overlaptop.agent": ROOT / "agent",
-    "overlaptop.workloads": ROOT / "workloads",
-}
+TREES = {"overlaptop": "overlaptop", "overlaptop.agent": "agent", "overlaptop.workloads": "workloads"}
+TREES = {name: ROOT / folder for name, folder in TREES.items()}
+"""Where the three trees of the package lie, by the name they are imported under."""
 
 
-def test_pyproject_lists_exactly_the_folders_with_modules() -> None:
+def test_pyproject_lists_exactly_the_folders_with_modules():
     found = {
         ".".join((name, *module.parent.relative_to(tree).parts))
         for name, tree in TREES.items()
@@ -37,62 +35,53 @@ def test_pyproject_lists_exactly_the_folders_with_modules() -> None:
 
 
 @pytest.mark.parametrize("name", ["agent", "workloads"])
-def test_a_relative_symlink_shows_each_outer_tree_inside_the_package(name: str) -> None:
+def test_each_outer_tree_is_shown_in_the_package_under_one_name(name):
     assert (ROOT / "overlaptop" / name).readlink() == Path("..") / name
     mapping = PYPROJECT["tool"]["setuptools"]["package-dir"]
     assert ROOT / mapping[f"overlaptop.{name}"] == TREES[f"overlaptop.{name}"]
+    module = import_module(f"overlaptop.{name}")
+    assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
 
 
-def test_it_runs_beside_a_clone_named_like_the_package(tmp_path: Path) -> None:
+def test_it_runs_beside_a_clone_named_like_the_package(tmp_path):
     (tmp_path / "overlaptop").symlink_to(ROOT)
     words = [sys.executable, "-m", "overlaptop", "--version"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"overlaptop {__version__}\n", "")
 
 
-def test_the_agent_is_one_module_under_one_name_however_it_is_found() -> None:
-    import overlaptop.agent
-    import overlaptop.workloads
-
-    assert Path(overlaptop.agent.__file__).resolve() == ROOT / "agent" / "__init__.py"
-    assert Path(overlaptop.workloads.__file__).resolve() == ROOT / "workloads" / "__init__.py"
-
-
-def _documents() -> list[Path]:
-    return [
-        *ROOT.glob("*.md"),
-        *(ROOT / "docs").rglob("*.md"),
-        ROOT / "benchmarks" / "README.md",
-        ROOT / "workloads" / "README.md",
-    ]
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "workloads" / "README.md",
+]
 
 
-def _anchors(document: Path) -> set[str]:
+def _anchors(document):
     """Those of its headings, as GitHub makes them."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M), re.M
-    )
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def _leads_nowhere(document: Path, link: str) -> bool:
+def _leads_nowhere(document, link):
     path, _, anchor = link.partition("#")
     target = document.parent / path if path else document
     return not target.exists() or bool(anchor and anchor not in _anchors(target))
 
 
-def test_the_links_between_the_documents_lead_somewhere() -> None:
-    links = [
-        (document, link)
-        for document in _documents()
+def test_the_links_between_the_documents_lead_somewhere():
+    nowhere = [
+        (str(document), link)
+        for document in DOCUMENTS
         for link in re.findall(r"\]\(([^)\s]+)", document.read_text())
-        if "://" not in link
+        if "://" not in link and _leads_nowhere(document, link)
     ]
-    assert len({document for document, _ in links}) > 2
-    assert [(str(document), link) for document, link in links if _leads_nowhere(document, link)] == []
+    assert nowhere == []
 
 
-def test_each_document_can_be_reached_from_the_readme() -> None:
+def test_each_document_can_be_reached_from_the_readme():
     reached, ahead = set(), [ROOT / "README.md"]
     while ahead:
         document = ahead.pop()
@@ -101,18 +90,18 @@ def test_each_document_can_be_reached_from_the_readme() -> None:
             target = (document.parent / link).resolve()
             if target.is_relative_to(ROOT) and target not in reached:
                 ahead.append(target)
-    assert set(_documents()) - reached == set()
+    assert set(DOCUMENTS) - reached == set()
 
 
 @pytest.mark.parametrize(("name", "size_bytes"), [("README.md", 10_240), ("ARCHITECTURE.md", 12_288)])
-def test_a_document_to_begin_with_is_short(name: str, size_bytes: int) -> None:
+def test_a_document_to_begin_with_is_short(name, size_bytes):
     assert (ROOT / name).stat().st_size <= size_bytes
 
 
-def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
+def test_the_modules_and_folders_that_the_documents_name_are_there():
     named = {
         (document.name, path)
-        for document in _documents()
+        for document in DOCUMENTS
         if document.name != "CHANGELOG.md"
         for path in re.findall(r"`([\w./]+(?:\.py|/))`", document.read_text())
         if "/" in path
@@ -123,21 +112,14 @@ def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
     assert missing == []
 
 
-def test_each_rule_has_its_row_in_the_table_of_findings() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "findings.md").read_text(), re.M)
-    assert sorted(RULES.keys() - set(rows)) == []
-
-
-def test_remedies_in_the_table_of_findings_are_those_of_the_rules() -> None:
-    """By the code that they name: ``gc.collect()``."""
+def test_rules_and_their_remedies_are_in_the_table_of_findings():
+    """Remedies by the code that they name: ``gc.collect()``."""
     table = (ROOT / "docs" / "findings.md").read_text()
-    remedies = re.findall(r"^\| `\w+` \|.*\| (.+) \|$", table, re.M)
-    named = {code.strip("`") for remedy in remedies for code in re.findall(r"`[^`]+`", remedy)}
-    sources = [
-        *(ROOT / "overlaptop" / "findings").rglob("*.py"),
-        *(ROOT / "overlaptop" / "report").glob("*.py"),
-    ]
-    advice = "\n".join(path.read_text() for path in sources)
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", table, re.M))
+    assert RULES.keys() <= rows.keys()
+    named = {code for remedy in rows.values() for code in re.findall(r"`([^`]+)`", remedy)}
+    folders = (ROOT / "overlaptop" / "findings", ROOT / "overlaptop" / "report")
+    advice = "\n".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     assert [code for code in sorted(named) if code not in advice] == []
 
 
@@ -145,14 +127,14 @@ _USUAL = re.compile(r"stands? for|stand out|(?:make|makes|no) room|\.floor\(", r
 """Phrases of listed words that the field uses itself."""
 
 
-def test_source_and_documents_avoid_the_listed_words() -> None:
+def test_source_and_documents_avoid_the_listed_words():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     words = guide.partition("\n## Words\n")[2].partition("\n## ")[0]
     listed = [word for row in re.findall(r"^\| ([^|-]+) \|", words, re.M)[1:] for word in row.split(", ")]
     assert len(listed) > 20
     names = "|".join(word.replace(" ", "[ _]") for word in listed)
     avoided = re.compile(rf"(?<![a-z])(?:{names})s?(?![a-z])", re.IGNORECASE)
-    texts = {document: document.read_text() for document in _documents()}
+    texts = {document: document.read_text() for document in DOCUMENTS}
     for tree in (*TREES.values(), ROOT / "benchmarks", ROOT / "screenshots"):
         texts |= {module: module.read_text() for module in tree.rglob("*.py")}
     texts[ROOT / "CONTRIBUTING.md"] = guide.replace(words, "")
@@ -166,23 +148,23 @@ def test_source_and_documents_avoid_the_listed_words() -> None:
 
 
 @pytest.fixture(scope="module")
-def graph() -> grimp.ImportGraph:
+def graph():
     """All imports within the package, those for type checkers included."""
     return grimp.build_graph("overlaptop", exclude_type_checking_imports=False)
 
 
-def test_drawing_knows_nothing_of_jobs(graph: grimp.ImportGraph) -> None:
+def test_drawing_knows_nothing_of_jobs(graph):
     drawing = graph.find_descendants("overlaptop.tui.draw")
     imported = {each for module in drawing for each in graph.find_modules_directly_imported_by(module)}
     assert imported - drawing <= {"overlaptop.text"}
 
 
-def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:
+def test_no_modules_import_each_other_in_a_circle(graph):
     assert _circle(graph, graph.modules) == []
 
 
 @pytest.mark.parametrize("package", ["overlaptop.agent", "overlaptop.tui"])
-def test_no_folders_of_a_package_import_each_other(graph: grimp.ImportGraph, package: str) -> None:
+def test_no_folders_of_a_package_import_each_other(graph, package):
     """In the dashboard the modules beside the folders count as well."""
     graph = copy.deepcopy(graph)
     folders = {child for child in graph.find_children(package) if graph.find_children(child)}
@@ -192,7 +174,7 @@ def test_no_folders_of_a_package_import_each_other(graph: grimp.ImportGraph, pac
     assert _circle(graph, looked_at) == []
 
 
-def _circle(graph: grimp.ImportGraph, modules: set[str]) -> list[str]:
+def _circle(graph, modules):
     """The modules of one circle, if there is any."""
     imports = {name: graph.find_modules_directly_imported_by(name) & modules for name in modules}
     try:

@@ -2,26 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.text import (
-    AT_LEAST,
-    AT_MOST,
-    Unit,
-    age,
-    bounded,
-    byte_count,
-    count,
-    duration,
-    gigabytes_per_s,
-    named_ranks,
-    nice_step,
-    ordinal,
-    percent,
-    plural,
-    rate,
-    ratio,
-    watts,
-    whole_percent,
-)
+from overlaptop import text
+from overlaptop.text import AT_LEAST, AT_MOST, Unit, bounded, duration, named_ranks, nice_step
 
 
 @pytest.mark.parametrize(
@@ -33,23 +15,23 @@ from overlaptop.text import (
             59_400_000_000: "59.4 s", 59_600_000_000: "1 m 00 s", 65_000_000_000: "1 m 05 s",
             7_380_000_000_000: "2 h 03 m", -1_500_000: "-1.50 ms",
         }),
-        (byte_count, {
+        (text.byte_count, {
             None: "–", 0: "0 B", 999: "999 B", 1023: "1.00 KiB", 1 << 10: "1.00 KiB", 25 << 20: "25.0 MiB",
             1 << 50: "1.00 PiB",
         }),
-        (gigabytes_per_s, {
+        (text.gigabytes_per_s, {
             None: "–", 0: "0", 1: "<0.01", 10**7: "0.01", 1_200_000_000: "1.20", 28_100_000_000: "28.1",
             281_000_000_000: "281", 1_800_000_000_000: "1800",
         }),
-        (rate, {None: "–", 281_000_000_000: "281 GB/s"}),
-        (percent, {None: "–", 0.9412: "94.1 %"}),
-        (whole_percent, {None: "–", 0.0: "0 %", 0.001: "<1 %", 0.594: "59 %", 1.0: "100 %"}),
-        (ratio, {None: "–", 1.158: "1.16×"}),
-        (count, {None: "–", 1284: "1,284"}),
-        (watts, {None: "–", 617_900: "618 W"}),
-        (age, {None: "–", 0.4: "0 s", 59.9: "59 s", 130: "2 m 10 s"}),
-        (ordinal, {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 21: "21st", 112: "112th"}),
-        (lambda number: plural(number, "rank"), {0: "0 ranks", 1: "1 rank", 2000: "2,000 ranks"}),
+        (text.rate, {None: "–", 281_000_000_000: "281 GB/s"}),
+        (text.percent, {None: "–", 0.9412: "94.1 %"}),
+        (text.whole_percent, {None: "–", 0.0: "0 %", 0.001: "<1 %", 0.594: "59 %", 1.0: "100 %"}),
+        (text.ratio, {None: "–", 1.158: "1.16×"}),
+        (text.count, {None: "–", 1284: "1,284"}),
+        (text.watts, {None: "–", 617_900: "618 W"}),
+        (text.age, {None: "–", 0.4: "0 s", 59.9: "59 s", 130: "2 m 10 s"}),
+        (text.ordinal, {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 21: "21st", 112: "112th"}),
+        (lambda number: text.plural(number, "rank"), {0: "0 ranks", 1: "1 rank", 2000: "2,000 ranks"}),
         (Unit.for_scale(200_000_000).text, {
             None: "–", 0: "0.0", 1_000: "<0.1", 60_000: "0.1", 123_456_789: "123.5",
         }),

@@ -29,13 +29,13 @@ def late_in(folder, ahead_us, late_us=(0, 0), jitter_us=3.0):
     return job, {each.rank: each.late_count for each in found.ranks if each.late_count} if found else {}
 
 
-@pytest.mark.parametrize("ahead_us", [3_000.0, -3_000.0, 250.0, 40.0, 90_000.0, 3_600_000_000.0])
+@pytest.mark.parametrize("ahead_us", [0.0, 3_000.0, -3_000.0, 250.0, 40.0, 90_000.0, 3_600_000_000.0])
 def test_a_clock_that_is_ahead_makes_no_rank_late(tmp_path, ahead_us):
     job, late = late_in(tmp_path, ahead_us)
     assert late == {}
-    (said,) = job.ranks[1].remarks
-    assert ("ahead" if ahead_us > 0 else "behind") in said
-    assert not job.ranks[0].remarks
+    said = [remark for summary in job.ranks for remark in summary.remarks]
+    assert len(said) == (ahead_us != 0)
+    assert all(("ahead" if ahead_us > 0 else "behind") in remark for remark in said)
 
 
 @pytest.mark.parametrize("ahead_us", [0.0, 3_000.0, -50_000.0])
@@ -46,11 +46,6 @@ def test_a_late_rank_is_found_beside_an_offset(tmp_path, ahead_us, late_us):
     assert late == {slow: 40}
     waited = job.waits[WHOLE_TRACE].times[1 - slow].wait_ns
     assert waited == pytest.approx(40 * 800_000, rel=0.05)
-
-
-def test_sound_clocks_stay_as_they_are(tmp_path):
-    job, _ = late_in(tmp_path, 0.0)
-    assert not any(summary.remarks for summary in job.ranks)
 
 
 def test_lateness_below_the_clocks_error_is_not_attributed(tmp_path):

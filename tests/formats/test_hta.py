@@ -56,13 +56,10 @@ def test_made_up_jobs_with_every_oddity_are_as_hta_has_it():
             assert whole.step_ns == pytest.approx(1000 * us["kernel"])
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 10_000), st.integers(1, 3_000), st.sampled_from((kernel, nccl))),
-        min_size=1,
-        max_size=60,
-    )
-)
+RAN = st.tuples(st.integers(0, 10_000), st.integers(1, 3_000), st.sampled_from((kernel, nccl)))
+
+
+@given(st.lists(RAN, min_size=1, max_size=60))
 def test_of_whole_microseconds_without_steps_both_agree(activities):
     """Of the differences that --help lists, none is there: the figures must agree to the last digit."""
     # Each on a stream of its own: of one stream no two run at once.

@@ -40,14 +40,6 @@ def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
     assert said.endswith("(0 a.json, 1 b.json)")
 
 
-@pytest.mark.parametrize("first", [0, None])
-def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, first):
-    write(tmp_path / "a.json", *EVENTS, rank=first)
-    write(tmp_path / "b.json", *EVENTS, rank=None if first == 0 else 0)
-    at_fault = tmp_path / ("a.json" if first is None else "b.json")
-    assert fault_of(tmp_path) == f"{at_fault}: names no rank, but other traces here do"
-
-
 def test_of_several_traces_of_each_rank_the_last_is_taken(tmp_path):
     for rank in (0, 1):
         for cycle in (1, 2):
@@ -75,27 +67,36 @@ def test_a_merged_file_beside_those_of_the_ranks_is_left_out(tmp_path):
     assert found.remarks == ("left out merged-1.5.json: merged from others by its name",)
 
 
+NO_GPU = event("cpu_op", "aten::add", 0, 5)
+NO_TRACES = (b'{"schema": "1.1.0", "nodes": []}', b"[1, 2]", text(NO_GPU, rank=None))
+
+
+def test_what_is_no_ranks_trace_is_left_out_and_named(tmp_path):
+    for content in NO_TRACES:
+        write(tmp_path / "a.json", *EVENTS)
+        (tmp_path / "other.json").write_bytes(content)
+        (said,) = analyze(tmp_path, LaneRules()).remarks
+        assert said.startswith("left out other.json: ")
+        (tmp_path / "a.json").unlink()
+        assert fault_of(tmp_path).startswith(f"{tmp_path / 'other.json'}: ")
+
+
+WHOLE, NAMELESS = text(*EVENTS), text(*EVENTS, rank=None)
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("first", "second", "fault"),
     [
-        pytest.param(b'{"schema": "1.1.0", "nodes": []}', id="execution trace"),
-        pytest.param(b"[1, 2]", id="a list"),
-        pytest.param(text(event("cpu_op", "aten::add", 0, 5), rank=None), id="without GPU and rank"),
+        (WHOLE, NAMELESS, "b.json: names no rank, but other traces here do"),
+        (NAMELESS, WHOLE, "a.json: names no rank, but other traces here do"),
+        (WHOLE, text(NO_GPU, rank=1), "b.json: no GPU activity in it: trace with ProfilerActivity.CUDA"),
+        (WHOLE, b'{"traceEvents": [', "b.json: cut off: it ends in the middle of the JSON"),
     ],
 )
-def test_what_is_no_ranks_trace_is_left_out_and_named(tmp_path, content):
-    write(tmp_path / "a.json", *EVENTS)
-    (tmp_path / "other.json").write_bytes(content)
-    (said,) = analyze(tmp_path, LaneRules()).remarks
-    assert said.startswith("left out other.json: ")
-    (tmp_path / "a.json").unlink()
-    assert fault_of(tmp_path).startswith(f"{tmp_path / 'other.json'}: ")
-
-
-def test_a_rank_whose_gpu_is_missing_is_not_left_out(tmp_path):
-    write(tmp_path / "a.json", *EVENTS, rank=0)
-    write(tmp_path / "b.json", event("cpu_op", "aten::add", 0, 5), rank=1)
-    assert fault_of(tmp_path).startswith(f"{tmp_path / 'b.json'}: no GPU activity")
+def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path, first, second, fault):
+    (tmp_path / "a.json").write_bytes(first)
+    (tmp_path / "b.json").write_bytes(second)
+    assert fault_of(tmp_path) == f"{tmp_path}/{fault}"
 
 
 def test_traces_may_be_named_one_by_one_or_lie_a_folder_below(tmp_path):
@@ -148,12 +149,6 @@ def test_what_profilers_took_to_start_is_told_from_the_rest(tmp_path):
     (said,) = found[0].remarks
     assert said.startswith("the first 15.0 s are one collective")
     assert not found[1].remarks
-
-
-def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
-    write(tmp_path / "rank0.json", *EVENTS)
-    (tmp_path / "rank1.json").write_text('{"traceEvents": [')
-    assert fault_of(tmp_path) == f"{tmp_path / 'rank1.json'}: cut off: it ends in the middle of the JSON"
 
 
 def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
