@@ -1,11 +1,9 @@
 """Processes that have torch already: small jobs take a fraction of the time that its import takes.
 
 multiprocessing's forkserver imports what jobs import (preloaded.py) and forks a process for each request,
-which then is what a new Python with the same words would be: it has the environment, the folder and the
-output that it is given, and runs the script or the module as its main program. What differs: torch is there
-before the script's first line, ``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit
-functions have been called, the interpreter is not taken apart, which would take longer than most jobs.
-Tests about one of these start a process of their own.
+which runs a script or module as a new Python would. But torch is there before the script's first line,
+``/proc/PID/cmdline`` is the server's, and the interpreter is not taken apart in the end. Tests about one of
+these start a process of their own.
 """
 
 import atexit
@@ -19,21 +17,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from multiprocessing import forkserver, reduction, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import IO
 from unittest import mock
 
-LAUNCHER_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-)
+OF_LAUNCHERS = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID".split()
 PR_SET_PDEATHSIG = 1
 MAIN_PROCESS = multiprocessing.process.current_process()
 """In the server: what its processes take themselves for."""
@@ -69,26 +59,13 @@ class Warm:
 
         OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
         """
-        request = words, environment, folder, Output(out), Output(err)
+        # In the new process it gets descriptors of its own.
+        request = words, environment, folder, reduction.DupFd(out), reduction.DupFd(err)
         started = self._context.Process(target=become, args=request, daemon=True)
         # Without a main module of its own it does not import that of the tests.
         with mock.patch.dict(sys.modules, __main__=ModuleType("__main__")):
             started.start()
         return WarmProcess(started)
-
-
-class Output:
-    """An open file's descriptor, which arrives in the new process as one of its own."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _received, (reduction.DupFd(self._descriptor),)
-
-
-def _received(descriptor: object) -> int:
-    return descriptor.detach()
 
 
 class WarmRanks:
@@ -98,16 +75,7 @@ class WarmRanks:
     job's store.
     """
 
-    def __init__(
-        self,
-        warm: Warm,
-        words: list[str],
-        ranks: int,
-        folder: Path,
-        out: IO[str],
-        err: IO[str],
-        variables: Sequence[dict[str, str]] = (),
-    ) -> None:
+    def __init__(self, warm, words, ranks, folder, out, err, variables=()) -> None:
         """``ranks``: 0 is one process that no launcher started. ``variables``: more of each process."""
         self._port, self._words = hold_port(), words
         port = str(self._port.getsockname()[1])
@@ -140,18 +108,17 @@ class WarmRanks:
             time.sleep(0.005)
         return code
 
-    def terminate(self) -> None:
+    def terminate(self, how: str = "terminate") -> None:
         for process in self._processes:
-            process.terminate()
+            getattr(process, how)()
 
     def kill(self) -> None:
-        for process in self._processes:
-            process.kill()
+        self.terminate("kill")
 
 
 def environment() -> dict[str, str]:
     """The tests' own, less what a launcher of theirs has set."""
-    return {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    return {name: value for name, value in os.environ.items() if name not in OF_LAUNCHERS}
 
 
 def place(rank: int, ranks: int) -> dict[str, str]:
@@ -179,10 +146,10 @@ def text_of(file: IO[str]) -> str:
     return file.read()
 
 
-def become(words: list[str], variables: dict[str, str], folder: Path, out: int, err: int) -> None:
+def become(words: list[str], variables: dict[str, str], folder: Path, *outputs: object) -> None:
     """Be the process that was requested, to its end."""
-    os.dup2(out, 1)
-    os.dup2(err, 2)
+    for number, output in enumerate(outputs, 1):
+        os.dup2(output.detach(), number)
     os.closerange(3, 1 << 10)  # what is of the server's
     multiprocessing.process._current_process, multiprocessing.process._parent_process = MAIN_PROCESS, None
     multiprocessing.set_start_method(None, force=True)

@@ -45,25 +45,13 @@ def test_options_of_a_workload_are_listed_without_a_terminal():
     assert "--by {sleep,compute,gc,loader,cpus,batches}" in done.stdout
 
 
-@pytest.fixture
-def demo(traces):
-    """A demo that runs until a signal ends it, and has printed its first record of a step."""
-    process = subprocess.Popen(
-        [*OVERLAPTOP, "demo", "allreduce_matmul", "--json", "--nproc", "1", "--", *SMALL_MATMUL],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert await_step(process.stdout), process.stderr.read()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_demo_ended_by_a_signal_leaves_nothing(demo, traces, socket_dir, signum, status):
+def test_demo_ended_by_a_signal_leaves_nothing(traces, socket_dir, signum, status):
     """No process, and no folder but that of what happened."""
-    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
+    words, pipe = ["allreduce_matmul", "--json", "--nproc", "1", "--", *SMALL_MATMUL], subprocess.PIPE
+    demo = subprocess.Popen([*OVERLAPTOP, "demo", *words], stdout=pipe, stderr=pipe, text=True)
+    assert await_step(demo.stdout), demo.stderr.read()
+    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=pipe, text=True)
     assert await_step(watcher.stdout)
     demo.send_signal(signum)
     watcher.communicate(timeout=START_LIMIT_S)
@@ -75,16 +63,8 @@ def test_demo_ended_by_a_signal_leaves_nothing(demo, traces, socket_dir, signum,
     assert last_end.read().stopped == (signum == signal.SIGINT)  # SIGTERM leaves no time to note it
 
 
-# A job that somebody else started
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """What is known of a job is waited for, however busy this machine is."""
-    monkeypatch.setattr(following, "LIMIT_S", START_LIMIT_S)
-
-
-def test_other_commands_see_a_job(start_ranks, patient):
+def test_other_commands_see_a_job(start_ranks, monkeypatch):
+    monkeypatch.setattr(following, "LIMIT_S", START_LIMIT_S)  # however busy this machine is
     start_ranks("ddp", *SMALL_DDP)
     stream = run_here("--json", "--steps", "2", "--wait")
     assert stream.returncode == 0, stream.stderr

@@ -15,15 +15,7 @@ from tests.fleet.fakes import FakeSession
 from tests.processes import eventually
 from tests.tui import waits
 
-from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
-
-
-def test_a_dashboard_whose_terminal_goes_away_ends(traces):
-    with Terminal() as terminal:
-        terminal.read_until(b"workloads")
-        terminal.close_window()
-        assert terminal.wait() == 128 + signal.SIGHUP
-    assert traces.alive() == []
+from .running import SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
 
 
 def test_dashboard_continued_after_a_stop_draws_and_quits(traces):
@@ -55,19 +47,15 @@ def test_job_that_failed_is_explained_after_the_dashboard(traces):
     assert traces.alive() == []
 
 
-def test_dashboard_is_not_drawn_into_a_file(tmp_path):
-    with (tmp_path / "stderr").open("wb") as file, Terminal("demo", stderr=file) as terminal:
+@pytest.mark.parametrize(
+    ("words", "said"), [(["demo"], b"draws on stderr"), (["relay", "--stdio"], b"not for a terminal")]
+)
+def test_what_needs_another_terminal_or_none_says_so(tmp_path, words, said):
+    with (tmp_path / "stderr").open("w+b") as file, Terminal(*words, stderr=file) as terminal:
         assert terminal.wait() == 2
-        assert b"draws on stderr" in terminal.seen
-        assert terminal.seen.count(b"\n") == 1
-
-
-def test_relay_is_not_for_a_terminal():
-    assert "relay" not in run_here("--help").stdout
-    with Terminal("relay", "--stdio") as terminal:
-        assert terminal.wait() == 2
-        assert b"not for a terminal" in terminal.seen
-        assert terminal.seen.count(b"\n") == 1
+        file.seek(0)
+        assert said in file.read()
+        assert terminal.seen.count(b"\n") == (words == ["demo"])  # there it is told where it is seen
 
 
 @pytest.mark.timeout(300)
@@ -92,10 +80,9 @@ def test_dashboard_turns_to_another_workload_and_ends_both(traces):
         assert not is_alive(first.hub_pid, first.hub_start_ticks)
         arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
         assert arguments[-3:-1] == ["--size-mb", "0.2"]
-        terminal.process.send_signal(signal.SIGHUP)
-        assert terminal.wait() == 128 + signal.SIGHUP, terminal.seen[-3000:]
-        assert LEAVE_ALTERNATE_SCREEN in terminal.seen
         assert b"Traceback" not in terminal.seen
+        terminal.close_window()
+        assert terminal.wait() == 128 + signal.SIGHUP
     assert traces.alive() == []
 
 

@@ -7,33 +7,14 @@ from overlaptop.commands import set as setting
 from overlaptop.commands import slack, trials, tune
 from overlaptop.wire.commands import GPU, argument
 from overlaptop.wire.knobs import Knob
+from overlaptop.workloads.catalog import find
 from tests.fleet.builders import BUCKET_CAP_MB, MS, info, step
 from tests.launch.jobs import Alone
 from tests.trials.live_job import LiveJob
 
-from .running import check_page, overlaptop, records, run_here
+from .running import SMALL_DDP, check_page, overlaptop, records, run_here
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
-VALLEY = """
-import math
-import time
-
-import torch
-import torch.distributed as dist
-
-from overlaptop.agent import knob
-
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-chunks = knob("chunks", 2, choices=(1, 2, 4, 8, 16, 32, 64))
-while True:
-    time.sleep(0.02 * (1 + 0.12 * math.log2(chunks.value / 8) ** 2))
-    model(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-"""A script whose step takes 20 ms with 8 chunks, and longer with any other number."""
 
 
 class Session(LiveJob):
@@ -176,13 +157,11 @@ def test_a_script_that_fails_is_told_by_its_last_lines(tmp_path, traces, monkeyp
 
 
 @pytest.mark.slow
-def test_script_is_started_its_best_value_found_and_ended(tmp_path, traces):
-    script = tmp_path / "valley.py"
-    script.write_text(VALLEY)
-    done = overlaptop("tune", str(script), "--nproc", "2", "--knob", "chunks", "--values", "8", "--json")
+def test_script_is_started_tried_and_ended(traces):
+    words = ("--nproc", "2", "--values", "50", "--budget", "100", "--json", "--", *SMALL_DDP)
+    done = overlaptop("tune", str(find("ddp").path), *words)
     assert done.returncode == 0, done.stderr
     found = records(done.stdout)
-    (value,) = (each for each in found if each["type"] == "value")
-    assert value["difference"] == pytest.approx(1 / 1.48 - 1, abs=0.1)
-    assert found[-1]["best"] == 8
+    assert {each["type"] for each in found} == {"trial", "value", "result"}
+    assert found[-1]["knob"] == "bucket_cap_mb"
     assert traces.alive() == []
