@@ -1,6 +1,7 @@
 """Texts as files. ``UPDATE_SNAPSHOTS=1`` writes them anew: look at the difference before committing it."""
 
 import os
+import re
 from pathlib import Path
 
 
@@ -10,3 +11,8 @@ def check(path: Path, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def check_page(folder: Path, name: str, text: str) -> None:
+    """Assert that the page of this name, in words, has this text."""
+    check(folder / f"{re.sub('[^a-z0-9_]+', '-', name.lower())}.txt", text.rstrip("\n") + "\n")

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import IO
 from unittest import mock
 
-OF_LAUNCHERS = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID".split()
+OF_LAUNCHERS = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"]
 PR_SET_PDEATHSIG = 1
 MAIN_PROCESS = multiprocessing.process.current_process()
 """In the server: what its processes take themselves for."""

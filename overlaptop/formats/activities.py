@@ -85,11 +85,8 @@ class TraceClock:
             last_us = (near_ns[1] + FAR_NS - self._base_ns) / 1e3
 
         def is_possible(event: Event) -> bool:
-            ts, dur = event.ts, event.dur
-            assert ts is not None
-            assert dur is not None
-            in_reach = abs(ts) < limit_us and dur < limit_us - abs(ts)
-            return dur >= 0 and in_reach and first_us <= ts <= last_us
+            ts, dur = event.ts or 0, event.dur or 0
+            return abs(ts) < limit_us and 0 <= dur < limit_us - abs(ts) and first_us <= ts <= last_us
 
         return [event for event in events if is_possible(event)]
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pty
-import re
 import select
 import struct
 import subprocess
@@ -19,7 +18,7 @@ import msgspec
 
 from overlaptop.cli import main
 from overlaptop.records import Record
-from tests.snapshots import check
+from tests import snapshots
 
 START_LIMIT_S = 90
 PAGES = Path(__file__).with_name("pages")  # What commands print
@@ -36,7 +35,7 @@ def check_page(name, text):
     """Assert that this is printed as in the page of that name, and that records are as declared."""
     if text.startswith("{"):
         records(text)
-    check(PAGES / f"{re.sub('[^a-z0-9_]+', '-', name)}.txt", text.rstrip("\n") + "\n")
+    snapshots.check_page(PAGES, name, text)
 
 
 def run_here(*words):
