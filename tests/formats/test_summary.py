@@ -1,4 +1,6 @@
-"""One rank's trace as the records of a live job."""
+"""One rank's trace as the records of a live job, and where its steps lie on the GPU's timeline."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,18 +9,45 @@ from hypothesis import strategies as st
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.summary import summarize
-from overlaptop.wire.messages import CollectiveSpan
 from tests.formats.traces import BASE_NS, US, event, kernel, launch, load, mark, nccl
+from tests.snapshots import check_page
 
+PAGES = Path(__file__).with_name("pages")
 NAMED = {
     "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 4000, "dtype": "BFloat16",
     "Process Group Name": "3", "Process Group Description": "tp",
 }  # fmt: skip
+TOTALS = (
+    "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "copy_only_ns", "idle_ns", "stall_ns", "fused_ns",
+    "launch_lead_ns", "host_ns", "collectives", "comm_bytes", "comm_kernels_ns", "matched_ns",
+)  # fmt: skip
 
 
 def summary_of(*events, **more):
     traced = load(*events, **more)
     return summarize(traced, traced.rank or 0, "job", detailed=True)
+
+
+def us(ns):
+    return f"{ns / US:g}"
+
+
+def described(found):
+    """A rank, its whole trace and its steps: their totals but for 0, lanes, and collectives, in µs."""
+    info = found.info
+    yield f"rank {info.rank} of {info.world_size}, {info.device or '-'}, {info.backend or '-'}"
+    for totals, detail in zip((found.whole, *found.steps), found.details, strict=True):
+        start_ns = totals.start_ns - BASE_NS
+        name = "whole trace" if totals.step == WHOLE_TRACE else f"step {totals.step}"
+        yield f"{name}, {us(start_ns)} to {us(start_ns + totals.step_ns)}"
+        known = {field: value for field in TOTALS if (value := getattr(totals, field))}
+        yield "  " + ", ".join(f"{of} {us(known[of]) if of[-3:] == '_ns' else known[of]}" for of in known)
+        for lane in ("compute", "comm", "copy", "fused", "stall"):
+            if ends := [*map(us, getattr(detail, f"{lane}_spans_ns"))]:
+                yield f"  {lane:7}  {', '.join(map(' to '.join, zip(ends[::2], ends[1::2], strict=True)))}"
+        for each in detail.collectives:
+            yield f"  {us(each.start_ns)} to {us(each.end_ns)}: {each.op}, {each.bytes} bytes, {each.group}"
+    yield from found.remarks
 
 
 def copy(ts, dur, stream=9):
@@ -30,111 +59,100 @@ def flux(ts, dur, stream=7):
     return kernel(ts, dur, name, stream=stream)
 
 
-def test_what_ran_beside_fused_kernels_counts_nowhere_else():
-    found = summary_of(kernel(0, 20), flux(20, 50), nccl(60, 30))
-    whole = found.whole
-    assert (whole.fused_ns, whole.compute_ns, whole.comm_ns) == (50 * US, 20 * US, 20 * US)
-    assert (whole.hidden_ns, whole.exposed_ns, whole.stall_ns) == (0, 20 * US, 20 * US)
-    detail = found.details[0]
-    assert (detail.fused_spans_ns, detail.comm_spans_ns) == ((20 * US, 70 * US), (70 * US, 90 * US))
-    # Compute did not wait for communication that goes on beside a fused kernel.
-    assert summary_of(nccl(0, 30), flux(20, 50)).whole.stall_ns == 0
+def launched(number, cpu_us, gpu_us, dur, make=kernel, **more):
+    return [launch(cpu_us, number), make(gpu_us, dur, correlation=number, **more)]
 
 
-def test_each_step_is_cut_out_of_the_whole():
-    found = summary_of(
-        kernel(0, 50), nccl(40, 110),
-        launch(100, 1), launch(205, 2), mark(4, 100, 99), mark(5, 200, 90),
-        kernel(110, 90, correlation=1), kernel(210, 40, correlation=2),
-    )  # fmt: skip
-    assert [(step.step, step.compute_ns, step.comm_ns) for step in found.steps] == [
-        (4, 90 * US, 50 * US), (5, 40 * US, 0),
+def ahead(us):
+    """Six steps of two kernels each. The CPU's times are ahead of the GPU's."""
+    for at in range(6):
+        yield mark(at, 10_000 * at + us, 9_990)
+        yield from launched(2 * at, 10_000 * at + 10 + us, 10_000 * at + 20, 1_500)
+        yield from launched(2 * at + 1, 10_000 * at + 2_000 + us, 10_000 * at + 2_010, 3_000, nccl)
+
+
+def blocked(*calls):
+    """A step of 100 µs in which the CPU makes these calls."""
+    made = (event("cuda_runtime", name, ts, dur) for name, ts, dur in calls)
+    return [
+        mark(4, 100, 100), launch(106, 2), launch(112, 3), *made, *launched(1, 100, 110, 90),
+        kernel(200, 40, correlation=2), kernel(240, 5, correlation=3),
     ]  # fmt: skip
-    assert [step.overlap for step in found.steps] == [0.8, None]
-    whole = found.whole
-    assert (whole.step_ns, whole.comm_ns, whole.hidden_ns) == (250 * US, 110 * US, 50 * US)
 
 
-def call(name, ts, dur):
-    return event("cuda_runtime", name, ts, dur)
-
-
-@pytest.mark.parametrize(
-    ("calls", "blocked_us"),
-    [
-        ([], 0),
-        ([call("cudaStreamSynchronize", 120, 30), call("cuCtxSynchronize", 140, 20)], 40),
-        ([call("cudaMemcpy", 120, 10), call("hipMemcpyWithStream", 130, 5)], 15),
-        ([call("cudaMemcpyAsync", 120, 10), call("cudaStreamWaitEvent", 130, 40)], 0),
-        ([call("cudaEventSynchronize", 180, 60)], 20),
-        ([launch(120, 4, dur=60)], 60),
+TRACES = {
+    "without annotations all is one step": [kernel(30, 5), nccl(10, 40), kernel(20, 5)],
+    # The CPU is a whole step ahead: it enters step 2 at 100 µs, the GPU works on step 1 until 300.
+    "a step begins when the GPU is through with what was launched before": [
+        mark(1, 0, 98), mark(2, 100, 90), *launched(1, 10, 20, 100), *launched(2, 20, 120, 180),
+        *launched(3, 110, 305, 50), *launched(4, 120, 360, 40),
     ],
-)
-def test_what_a_host_needs_for_a_step_is_without_being_blocked(calls, blocked_us):
-    (step,) = summary_of(
-        mark(4, 100, 100), launch(100, 1), launch(106, 2), launch(112, 3), *calls,
-        kernel(110, 90, correlation=1), kernel(200, 40, correlation=2), kernel(240, 5, correlation=3),
-    ).steps  # fmt: skip
-    assert step.host_ns == (100 - blocked_us) * US
-    (step,) = summary_of(mark(4, 100, 100), *calls, kernel(110, 90)).steps
-    assert step.host_ns is None
-
-
-def test_collective_has_the_name_bytes_and_group_of_its_kernel():
-    found = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1))
-    assert found.details[-1].collectives == (
-        CollectiveSpan("allreduce", 8000, "3 tp", True, 5 * US, 25 * US),
-        CollectiveSpan("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None, "", True, 30 * US, 34 * US),
-    )
-
-
-PEER_COPY = kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
-
-
-@pytest.mark.parametrize(
-    ("events", "figures"),
-    [
-        ([nccl(5, 20, **NAMED), nccl(30, 4, **NAMED)], (2, 16_000, 24 * US, 24 * US)),
-        ([nccl(5, 20, **NAMED), nccl(30, 4)], (2, None, 24 * US, 20 * US)),
-        ([nccl(5, 20)], (1, None, None, None)),  # an older trace names no collective
-        ([PEER_COPY], (0, 0, None, None)),  # communication, but no collective
-        ([nccl(5, 20, **NAMED | {"dtype": "Float4"})], (1, None, 20 * US, 0)),
-        ([nccl(5, 20, **NAMED | {"In msg nelems": 10**400, "Out msg nelems": -1})], (1, None, 20 * US, 0)),
+    "a GPU that waits for the CPU begins the step with it": [
+        mark(1, 0, 99), mark(2, 100, 100), *launched(1, 10, 15, 20), *launched(2, 110, 115, 20),
     ],
-)
-def test_what_is_known_of_collectives_is_what_their_kernels_have(events, figures):
-    (step,) = summary_of(kernel(0, 10), *events).steps
-    assert (step.collectives, step.comm_bytes, step.comm_kernels_ns, step.matched_ns) == figures
-    assert step.comm_ns > 0
+    "what was launched before the trace comes before the first step": [
+        mark(1, 100, 50), kernel(90, 60), kernel(155, 45), *launched(1, 110, 210, 30),
+    ],
+    "communication that runs on does not move the boundary": [
+        mark(1, 0, 99), mark(2, 100, 200),
+        *launched(1, 10, 20, 130), *launched(2, 20, 30, 400, nccl), *launched(3, 120, 160, 40),
+    ],
+    "kernels of another thread belong to the step in which they were launched": [
+        mark(1, 0, 99), mark(2, 100, 99), *launched(1, 10, 20, 100), launch(50, 2),
+        {**kernel(200, 90, correlation=2), "tid": 99}, *launched(3, 150, 300, 10),
+    ],
+    "a missing number ends the step with its own annotation": [
+        mark(1, 0, 50), mark(7, 100, 50), *launched(1, 10, 20, 5), *launched(2, 70, 72, 5),
+        *launched(3, 110, 120, 5),
+    ],
+    "without launches the annotations are the steps": [mark(1, 0, 99), mark(2, 100, 90), kernel(20, 200)],
+    "steps that run backwards or have no length are left out": [
+        mark(1, 500, 0), mark(2, 100, 50), kernel(20, 10), kernel(520, 10),
+    ],
+    "a step is cut out of the whole": [
+        kernel(0, 50), nccl(40, 110), mark(4, 100, 99), mark(5, 200, 90), copy(280, 5),
+        *launched(1, 100, 110, 90), *launched(2, 205, 210, 40),
+    ],
+    # Nor did compute wait for communication that goes on beside a fused kernel.
+    "what ran beside fused kernels counts nowhere else": [
+        kernel(0, 20), flux(20, 50), nccl(60, 30), nccl(100, 30), flux(120, 50),
+    ],
+    "collectives with names and without": [
+        nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1), nccl(50, 1, **NAMED | {"dtype": "Float4"}),
+        nccl(60, 1, **NAMED | {"In msg nelems": 10**400, "Out msg nelems": -1}),
+    ],
+    "all collectives with names": [nccl(5, 20, **NAMED), nccl(30, 4, **NAMED)],
+    "an older trace names no collective": [kernel(0, 10), nccl(5, 20)],
+    "a peer copy is communication but no collective": [
+        kernel(0, 10), kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9),
+    ],
+    "one impossible record": [
+        mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600), kernel(600, 1.6e12, stream=8),
+    ],
+    "a kernel named like communication": [kernel(1, 5, "dispatch_kernel"), kernel(9, 5)],
+    "a CPU's clock ahead of the GPU's": list(ahead(4_000)),
+    "clocks that agree": list(ahead(0)),
+    "a CPU that nothing blocks": blocked(("cudaMemcpyAsync", 120, 10), ("cudaStreamWaitEvent", 130, 40)),
+    "a CPU blocked by synchronisation": blocked(
+        ("cudaStreamSynchronize", 120, 30), ("cuCtxSynchronize", 140, 20)
+    ),
+    "a CPU blocked by copies": blocked(("cudaMemcpy", 120, 10), ("hipMemcpyWithStream", 130, 5)),
+    "a CPU blocked into the next step": blocked(("cudaEventSynchronize", 180, 60)),
+    "a CPU blocked by a full queue": blocked(("cudaLaunchKernel", 120, 60)),
+}  # fmt: skip
 
 
-def test_info_of_a_rank_is_what_the_trace_has():
+@pytest.mark.parametrize("name", TRACES)
+def test_a_trace_becomes_the_records_of_its_page(name):
+    check_page(PAGES, name, "\n".join(described(summary_of(*TRACES[name]))))
+
+
+def test_a_rank_is_described_as_far_as_the_trace_does():
     devices = [{"id": 0, "name": "NVIDIA H200"}]
-    info = summary_of(kernel(0, 10), rank=3, world_size=8, deviceProperties=devices).info
-    assert (info.rank, info.world_size, info.device, info.backend) == (3, 8, "NVIDIA H200", "nccl 2.28.9")
-    assert (info.source, info.compute_exact, info.source_reason) == (
-        "kernels",
-        True,
-        "torch.profiler trace",
-    )
-    bare = summary_of(kernel(0, 10), rank=None).info
-    assert (bare.world_size, bare.device, bare.backend) == (1, "", "")
-
-
-def test_each_step_and_the_whole_trace_are_there_in_detail():
-    found = summary_of(
-        mark(1, 0, 50), mark(2, 50, 50), launch(1, 1), launch(51, 2),
-        kernel(5, 10, correlation=1), kernel(60, 10, correlation=2), nccl(65, 20), copy(90, 5),
-    )  # fmt: skip
-    assert [each.step for each in found.details] == [WHOLE_TRACE, 1, 2]
-    whole, _, detail = found.details
-    assert (whole.start_ns, whole.step_ns) == (BASE_NS + 5 * US, 90 * US)
-    assert whole.compute_spans_ns == (0, 10 * US, 55 * US, 65 * US)
-    assert (detail.step, detail.start_ns, detail.step_ns) == (2, BASE_NS + 50 * US, 50 * US)
-    assert detail.compute_spans_ns == (10 * US, 20 * US)
-    assert detail.comm_spans_ns == (15 * US, 35 * US)
-    assert detail.copy_spans_ns == (40 * US, 45 * US)
-    assert detail.stall_spans_ns == (20 * US, 35 * US)
+    known = summary_of(kernel(0, 10), rank=3, world_size=8, deviceProperties=devices)
+    unknown = summary_of(kernel(0, 10), rank=None)
+    assert next(described(known)) == "rank 3 of 8, NVIDIA H200, nccl 2.28.9"
+    assert next(described(unknown)) == "rank 0 of 1, -, -"
 
 
 RAN = st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.sampled_from((kernel, nccl, copy, flux)))
@@ -160,38 +178,3 @@ def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
     starts = [start_ns for start_ns, _, _ in activities]
     ends = np.array(starts) + [length_ns for _, length_ns, _ in activities]
     assert found.whole.step_ns == max(ends) - min(starts)
-
-
-def test_one_impossible_record_changes_no_figure_and_is_said():
-    events = mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600)
-    fine, found = summary_of(*events), summary_of(*events, kernel(600, 1.6e12, stream=8))
-    assert (found.whole, found.steps) == (fine.whole, fine.steps)
-    (said,) = found.remarks
-    assert said == "1 GPU record left out: it lies an hour or more from all others, or takes as long"
-    assert not fine.remarks
-
-
-def test_kernels_named_like_communication_are_said():
-    (said,) = summary_of(kernel(1, 5, "dispatch_kernel"), kernel(9, 5)).remarks
-    assert said.endswith("if they communicate: --lane 'comm=dispatch_kernel'")
-
-
-def test_a_cpu_clock_ahead_of_the_gpus_moves_no_step():
-    """Each step launches two kernels; the CPU's times are 4 ms ahead."""
-
-    def steps_of(ahead_us):
-        return summary_of(*(
-            each
-            for at, us in enumerate(range(0, 60_000, 10_000))
-            for each in (
-                mark(at, us + ahead_us, 9_990),
-                launch(us + 10 + ahead_us, 2 * at), kernel(us + 20, 1_500, correlation=2 * at),
-                launch(us + 2_000 + ahead_us, 2 * at + 1), nccl(us + 2_010, 3_000, correlation=2 * at + 1),
-            )
-        ))  # fmt: skip
-
-    sound, ahead = steps_of(0), steps_of(4_000)
-    assert [step.comm_ns for step in ahead.steps] == [step.comm_ns for step in sound.steps]
-    assert not sound.remarks
-    (said,) = ahead.remarks
-    assert said.startswith("the CPU's clock is 3.99 ms ahead of the GPU's")
