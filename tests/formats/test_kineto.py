@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from overlaptop.formats import kineto
 from overlaptop.formats.activities import LANES
 from overlaptop.formats.files import TraceError
-from overlaptop.formats.steps import Annotation
 from overlaptop.timeline.lanes import Lane, LaneRules
-from tests.formats.traces import BASE_NS, PATH, US, event, kernel, launch, load, mark, nccl, read, text
+from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, read, text
 
 
 def fault_of(content):
@@ -116,19 +115,6 @@ def test_device_events_that_are_not_read_are_named():
     assert "its device events (npu_kernel) are not read" in fault_of(content)
 
 
-def test_a_step_counts_once_and_is_taken_from_the_cpu_before_the_gpu():
-    found = load(
-        kernel(1, 1), mark(1, 0, 50), mark(1, 2, 10), mark(1, 20, 1, cat="gpu_user_annotation"),
-        mark(2, 50, 50), mark(7, 60, 10), event("user_annotation", "ProfilerStep#x", 1, 1),
-        mark(3, 100, 50, cat="gpu_user_annotation"),
-    )  # fmt: skip
-    bounds_us = {1: (0, 50), 2: (50, 100), 3: (100, 150)}
-    assert found.annotations == tuple(
-        Annotation(number, *(BASE_NS + us * US for us in ends)) for number, ends in bounds_us.items()
-    )
-    assert [words.partition(" left out")[0] for words in found.remarks] == ["1 ProfilerStep annotation"] * 2
-
-
 @pytest.mark.parametrize(
     ("name", "rank"),
     [("rank3.json.gz", 3), ("trace_rank_12.json", 12), ("Rank-0.pt.trace.json", 0), ("host_17.json", None),
@@ -194,36 +180,3 @@ def test_broken_text_of_an_event_that_does_not_count_is_passed(was, broken, last
     assert found.activities.start_ns.tolist() == fine.activities.start_ns.tolist()
     assert found.activities.launched_ns.tolist() == fine.activities.launched_ns.tolist()
     assert (found.rank, found.annotations) == (fine.rank, fine.annotations)
-
-
-STEPS = [
-    made
-    for at, us in enumerate(range(0, 10_000, 2_000), 1)
-    for made in (mark(at, us, 1_990), launch(us + 1, at), kernel(us + 10, 1_000, correlation=at))
-]
-"""Five steps of 2 ms."""
-
-
-@pytest.mark.parametrize(
-    ("bad", "remarks"),
-    [
-        pytest.param(mark(9, 10_001, -5), ["its time is impossible"], id="a step that ends first"),
-        pytest.param(mark(9, 1e12, 2_000), ["its time is impossible"], id="a step days away"),
-        pytest.param(mark(9, 1e19, 2_000), ["its time is impossible"], id="a step centuries away"),
-        pytest.param(mark(0, -5, 10_005), ["around several steps"], id="a step around all"),
-        pytest.param(launch(1e19, 77), [], id="a launch centuries away"),
-    ],
-)
-def test_impossible_steps_and_launches_are_left_out(bad, remarks):
-    found = load(*STEPS, bad)
-    assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
-    assert [each.partition("left out: ")[2] for each in found.remarks] == remarks
-
-
-def test_a_step_ends_where_one_that_overlaps_it_begins():
-    found = load(
-        *({**each, "dur": 3_000.0} if each["cat"] == "user_annotation" else each for each in STEPS)
-    )
-    assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
-    assert [each.end_ns - each.start_ns for each in found.annotations] == [2_000_000] * 4 + [3_000_000]
-    assert found.remarks == ("4 ProfilerStep annotations cut: where the next step begins",)

@@ -40,8 +40,10 @@ def described(found):
         start_ns = totals.start_ns - BASE_NS
         name = "whole trace" if totals.step == WHOLE_TRACE else f"step {totals.step}"
         yield f"{name}, {us(start_ns)} to {us(start_ns + totals.step_ns)}"
-        known = {field: value for field in TOTALS if (value := getattr(totals, field))}
-        yield "  " + ", ".join(f"{of} {us(known[of]) if of[-3:] == '_ns' else known[of]}" for of in known)
+        known = {of: value for of in TOTALS if (value := getattr(totals, of))}
+        times = (f"{of[:-3]} {us(ns)}" for of, ns in known.items() if of.endswith("_ns"))
+        counts = (f"{of} {count}" for of, count in known.items() if not of.endswith("_ns"))
+        yield f"  {', '.join([*times, *counts])}"
         for lane in ("compute", "comm", "copy", "fused", "stall"):
             if ends := [*map(us, getattr(detail, f"{lane}_spans_ns"))]:
                 yield f"  {lane:7}  {', '.join(map(' to '.join, zip(ends[::2], ends[1::2], strict=True)))}"
@@ -78,6 +80,12 @@ def blocked(*calls):
         mark(4, 100, 100), launch(106, 2), launch(112, 3), *made, *launched(1, 100, 110, 90),
         kernel(200, 40, correlation=2), kernel(240, 5, correlation=3),
     ]  # fmt: skip
+
+
+def five_steps(ms=1.99):
+    for at in range(5):
+        yield mark(at + 1, 2_000 * at, 1_000 * ms)
+        yield from launched(at + 1, 2_000 * at + 1, 2_000 * at + 10, 1_000)
 
 
 TRACES = {
@@ -126,6 +134,17 @@ TRACES = {
     "a peer copy is communication but no collective": [
         kernel(0, 10), kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9),
     ],
+    "a step annotated twice, within another, and on the GPU": [
+        kernel(1, 1), mark(1, 0, 50), mark(1, 2, 10), mark(1, 20, 1, cat="gpu_user_annotation"),
+        mark(2, 50, 50), mark(7, 60, 10), event("user_annotation", "ProfilerStep#x", 1, 1),
+        mark(3, 100, 50, cat="gpu_user_annotation"),
+    ],
+    "steps that overlap": [*five_steps(ms=3)],
+    "a step that ends before it begins": [*five_steps(), mark(9, 10_001, -5)],
+    "a step days away": [*five_steps(), mark(9, 1e12, 2_000)],
+    "a step centuries away": [*five_steps(), mark(9, 1e19, 2_000)],
+    "a step around all": [*five_steps(), mark(0, -5, 10_005)],
+    "a launch centuries away": [*five_steps(), launch(1e19, 77)],
     "one impossible record": [
         mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600), kernel(600, 1.6e12, stream=8),
     ],
