@@ -33,7 +33,7 @@ def did_you_mean(option: str, known: Iterable[str]) -> str:
 
 
 def reason(fault: OSError) -> str:
-    return (fault.strerror or str(fault)).lower()
+    return fault.strerror.lower() if fault.strerror else str(fault)
 
 
 def duration(ns: float | None) -> str:

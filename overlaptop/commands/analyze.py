@@ -8,7 +8,7 @@ from pathlib import Path
 from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_screen, add_value, step_number
 from overlaptop.commands.findings import found_in, render
-from overlaptop.commands.output import CommandError, print_data, print_message, print_page, table
+from overlaptop.commands.output import CommandError, print_data, print_message, print_page, refusing, table
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
@@ -77,11 +77,9 @@ def open_traces(
     paths: Sequence[Path], lanes: Iterable[str] = (), cycle: int | None = None, *, by_hta: bool = False
 ) -> TracedJob:
     """Read the traces of a job. Raises CommandError with status 2 for bad traces and lanes."""
-    try:
+    with refusing(TraceError, ValueError):
         rules = LaneRules(map(parse_rule, lanes))
         return analyze(paths, rules, by_hta=by_hta, detailed=not by_hta, cycle=cycle)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), 2) from fault
 
 
 def run(options: argparse.Namespace) -> int:
@@ -155,10 +153,8 @@ def _found(job: TracedJob) -> tuple[Finding, ...]:
 
 def session_of(job: TracedJob) -> FinishedSession:
     """Return the job as a session for a dashboard or a table."""
-    try:
+    with refusing(ValueError, where=f"{job.path}: "):
         return FinishedSession(job)
-    except ValueError as fault:
-        raise CommandError(f"{job.path}: {fault}", 2) from fault
 
 
 def _page(job: TracedJob, number: int, *, by_hta: bool) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from overlaptop.commands.output import CommandError, needs_ascii
+from overlaptop.commands.output import CommandError, needs_ascii, refusing
 from overlaptop.remote import targets
 from overlaptop.wire.protocol import JOB_KEY
 
@@ -78,12 +78,8 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
             if vars(options)[option.replace("-", "_")]:
                 raise CommandError(f"--{option} goes with a host", 2)
         return None
-    try:
+    with refusing(ValueError), refusing(OSError, where=f"--hosts {options.hosts}: "):
         found = targets.named(words, options.hosts, options.via)
-    except ValueError as fault:
-        raise CommandError(str(fault), 2) from fault
-    except OSError as fault:
-        raise CommandError(f"--hosts {options.hosts}: {fault.strerror}", 2) from fault
     if not found:
         raise CommandError(f"--hosts {options.hosts}: it contains no host", 2)
     return Hosts(found, options.python, options.remote_dir, options.rate)

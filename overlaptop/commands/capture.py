@@ -6,7 +6,7 @@ from contextlib import closing
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import follow, send
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data
+from overlaptop.commands.output import CommandError, print_data, refusing
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.records import CaptureRecord
@@ -40,10 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
-    try:
+    with refusing(ValueError):
         command = commands.make(commands.CAPTURE, {"steps": options.steps})
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
     with closing(join(options.job, hosts)) as session:
         send(session, command)
         print_traces(session, command, as_json=options.json)

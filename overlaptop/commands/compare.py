@@ -6,7 +6,7 @@ import re
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_ascii, add_flag, add_value
-from overlaptop.commands.output import CommandError, print_data, print_message, print_page, table
+from overlaptop.commands.output import CommandError, print_data, print_message, print_page, refusing, table
 from overlaptop.commands.report import report_of
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.records import DifferenceRecord
@@ -69,10 +69,8 @@ def compared(a: str, b: str) -> tuple[list[DifferenceRecord], str]:
     """Return the figures of two sources of `report`, and a note if some are left out. Raises CommandError
     with status 2 for unlike runs.
     """
-    try:
+    with refusing(CommandError, JobFolderError):  # status 1 is for --fail-if alone
         before, after = report_of(a), report_of(b)
-    except (CommandError, JobFolderError) as fault:  # status 1 is for --fail-if alone
-        raise CommandError(str(fault), 2) from fault
     if why := unlike(before.work, after.work):
         raise CommandError(f"unlike work: {why}: {_ADVICE}", 2)
     figures, note = before.figures, ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from overlaptop import tui
 from overlaptop.commands import dashboard
 from overlaptop.commands.arguments import add_flag, add_screen, add_value, positive
-from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
+from overlaptop.commands.output import CommandError, job_failure, print_data, print_message, refusing
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, of_workload
@@ -48,17 +48,13 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.json:
         dashboard.require_terminal(options.theme)
-    try:
+    with refusing(OptionsError, where=f"{workload.name}: "), refusing(LaunchError, status=1):
         launcher = of_workload(workload, words, options.nproc)
         print_message(f"{workload.name} on {launcher.placement.describe}")
         if options.json:
             with launcher:
                 launcher.start()
                 return _print_records(launcher, options.steps)
-    except OptionsError as fault:
-        raise CommandError(f"{workload.name}: {fault}", 2) from fault
-    except LaunchError as fault:
-        raise CommandError(str(fault)) from fault
     if options.steps is not None:
         # The job itself stops, and the dashboard keeps showing its last steps.
         words = ["--steps", str(options.steps), *words]

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from overlaptop.commands.arguments import add_flag, add_hosts, hosts_of
-from overlaptop.commands.output import CommandError, print_data
+from overlaptop.commands.output import CommandError, print_data, refusing
 from overlaptop.doctor import Machine, examine
 from overlaptop.records import CheckRecord, DoctorRecord
 from overlaptop.remote import failures
@@ -50,10 +50,8 @@ def run(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
     if hosts is None:
         return 0 if _print("", examine(Machine()), as_json=options.json) else 1
-    try:
+    with refusing(ValueError):
         words = remote_command(hosts.python, hosts.remote_dir, doctor=True)
-    except ValueError as reason:
-        raise CommandError(str(reason), 2) from reason
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(lambda target: _examine_there(target, words), hosts.targets)
         good = [

@@ -12,7 +12,7 @@ from overlaptop.commands.arguments import add_hosts, add_job, add_value, hosts_o
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import CommandError, print_message, refusing
 from overlaptop.commands.replay import is_recording, opened
 from overlaptop.export import chrome, page
 from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
@@ -21,7 +21,6 @@ from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.figures import exposed_text, totals_text, window_text
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import reason
 
 DESCRIPTION = """\
 Write the steps of torch.profiler traces, of a recording, or of a running job, into files for other tools.
@@ -64,10 +63,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         timeline, snapshot = _traced(options) if options.paths else _running(options)
     for name, path in wanted.items():
-        try:
+        with refusing(OSError, where=f"--{name} {path}: "):
             _write(name, path, timeline, snapshot)
-        except OSError as fault:
-            raise CommandError(f"--{name} {path}: {reason(fault)}", 2) from fault
         print_message(f"{path}: written")
     return 0
 

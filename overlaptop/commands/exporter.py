@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import Hosts, add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.jobs import connect
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import CommandError, print_message, refusing
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
@@ -132,12 +132,10 @@ def _serve(options: argparse.Namespace, registry: "CollectorRegistry") -> None:
 
     where = f"{options.listen} port {options.port}"
     certificate, key = (None if path is None else str(path) for path in (options.tls_cert, options.tls_key))
-    try:
+    with refusing(OSError, where=f"{where}: ", status=1):
         server, _ = start_http_server(
             options.port, options.listen, registry, certfile=certificate, keyfile=key
         )
-    except OSError as fault:
-        raise CommandError(f"{where}: {fault.strerror or fault}") from fault
     if options.listen not in _LOOPBACK and certificate is None:
         print_message(f"{where}: served without TLS, to anyone who can reach it")
     scheme = "http" if certificate is None else "https"
@@ -147,10 +145,8 @@ def _serve(options: argparse.Namespace, registry: "CollectorRegistry") -> None:
 def _write(folder: Path, registry: "CollectorRegistry") -> None:
     from prometheus_client import write_to_textfile
 
-    try:
+    with refusing(OSError, where=f"--textfile {folder}: ", status=1):
         write_to_textfile(str(folder / FILE_NAME), registry)
-    except OSError as fault:
-        raise CommandError(f"--textfile {folder}: {fault.strerror or fault}") from fault
 
 
 def _port(text: str) -> int:

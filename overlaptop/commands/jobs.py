@@ -9,7 +9,7 @@ from contextlib import closing
 from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
 from overlaptop.commands.following import pause
-from overlaptop.commands.output import CommandError, print_data, print_message, table
+from overlaptop.commands.output import CommandError, print_data, print_message, refusing, table
 from overlaptop.fleet.hosts_session import HERE, HERE_BYTES_PER_S, HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.session import Session
@@ -68,16 +68,9 @@ def connect(
     hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False, tap: Tap | None = None
 ) -> HostsSession:
     """Reach the hosts; ssh asks on the terminal. CommandError if none can be reached yet."""
-    try:
-        pool = ConnectionPool(
-            hosts.targets,
-            python=hosts.python,
-            remote_dir=hosts.remote_dir,
-            readonly=readonly,
-            report=print_message,
-        )
-    except ValueError as fault:
-        raise CommandError(str(fault), 2) from fault
+    how = {"python": hosts.python, "remote_dir": hosts.remote_dir}
+    with refusing(ValueError):
+        pool = ConnectionPool(hosts.targets, **how, readonly=readonly, report=print_message)
     pool.connect(interactive=sys.stdin.isatty())
     if not any(host.state is ConnectionState.UP for host in pool.hosts):
         pool.close()

@@ -2,7 +2,7 @@
 
 import argparse
 
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import print_message, refusing
 from overlaptop.jobs.gather_key import VARIABLE, GatherError, make_key
 
 DESCRIPTION = f"""\
@@ -24,9 +24,7 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(_options: argparse.Namespace) -> int:
-    try:
+    with refusing(GatherError, status=1):
         path = make_key()
-    except GatherError as refusal:
-        raise CommandError(str(refusal)) from refusal
     print_message(f"wrote {path}; without a shared home, copy it to all nodes of the job: scp -p")
     return 0

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from overlaptop import text
@@ -28,6 +29,16 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextmanager
+def refusing(*faults: type[Exception], where: str = "", status: int = 2) -> Iterator[None]:
+    """Raise a CommandError for these exceptions: ``where``, then the reason."""
+    try:
+        yield
+    except faults as fault:
+        why = text.reason(fault) if isinstance(fault, OSError) else str(fault)
+        raise CommandError(f"{where}{why}", status) from fault
 
 
 def print_data(*data: "str | Record") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import require_job, until_end
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import CommandError, print_message, refusing
 from overlaptop.findings.watch import FindingsTold, FindingsWatch
 from overlaptop.fleet.recorder import Recorder, default_path
 from overlaptop.fleet.session import Session
@@ -44,10 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    try:
+    with refusing(ValueError, where="--"):
         keep = Keep.parse(options.keep)
-    except ValueError as fault:
-        raise CommandError(f"--{fault}", 2) from fault
     hosts, recorder = hosts_of(options), Recorder()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with closing(join(options.job, hosts, wait=options.wait, tap=recorder)) as session:
@@ -62,11 +60,9 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
     Raises CommandError if the file cannot be written, or the connection is lost.
     """
     watch, told = FindingsWatch(), FindingsTold(session.send)
-    try:
+    with refusing(OSError, where=f"{path}: ", status=1):
         path.parent.mkdir(parents=True, exist_ok=True)
         recorder.begin(path, keep)
-    except OSError as fault:
-        raise CommandError(f"{path}: {reason(fault)}") from fault
     print_message(f"recording to {path}; Ctrl-C ends it")
     began_s, compared = time.monotonic(), frozenset[int]()
     ended_by: list[int] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from overlaptop import text
 from overlaptop.commands import dashboard, once
 from overlaptop.commands.arguments import add_flag, add_screen, add_value, number_from, step_number
-from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.output import CommandError, print_message, refusing
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.replay_session import ReplaySession
 
@@ -89,10 +89,8 @@ def opened(path: Path) -> "Recording":
     from overlaptop.recording.reader import RecordingError, open_recording
     from overlaptop.recording.writer import earlier_part
 
-    try:
+    with refusing(RecordingError):
         recording = open_recording(path)
-    except RecordingError as fault:
-        raise CommandError(str(fault), 2) from fault
     for line in recording.damage:
         print_message(f"{path}: {line}")
     if (earlier := earlier_part(path)).exists():
@@ -109,10 +107,8 @@ def moment_ns(words: str, recording: "Recording") -> int:
     elif of_day := _OF_DAY.fullmatch(words):
         hour, minute, second = (int(part or 0) for part in of_day.groups())
         begun = datetime.fromtimestamp(recording.first_ns / 1e9).astimezone()
-        try:
+        with refusing(ValueError, where=f"{words}: "):
             at = begun.replace(hour=hour, minute=minute, second=second, microsecond=0)
-        except ValueError as fault:
-            raise CommandError(f"{words}: no time of day", 2) from fault
         if at < begun.replace(second=begun.second if of_day[3] else 0, microsecond=0):
             at += timedelta(days=1)
         found_ns = max(recording.first_ns, round(at.timestamp() * 1e9))

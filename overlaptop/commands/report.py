@@ -13,7 +13,7 @@ from overlaptop.commands.analyze import open_traces, session_of
 from overlaptop.commands.arguments import add_ascii, add_flag, add_value
 from overlaptop.commands.following import settle_waits
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data, print_page
+from overlaptop.commands.output import CommandError, print_data, print_page, refusing
 from overlaptop.commands.replay import is_recording, moment_ns, opened
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.jobs import last_end
@@ -162,10 +162,9 @@ def _of_report(path: Path) -> RunRecord | None:
             data = file.read(_MOST_REPORT_BYTES)
     if not data.lstrip().startswith(b'{"type": "report"'):
         return None
-    try:
+    where = f"{path}: a report that cannot be read: "
+    with refusing(msgspec.MsgspecError, ValueError, RecursionError, where=where):
         return msgspec.json.decode(data, type=RunRecord)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
-        raise CommandError(f"{path}: a report that cannot be read: {fault}", 2) from fault
 
 
 def _of_traces(path: Path) -> RunRecord:

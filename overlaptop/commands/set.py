@@ -9,7 +9,7 @@ from contextlib import closing
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import follow, pause, send, settle
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_data, print_message, table
+from overlaptop.commands.output import CommandError, print_data, print_message, refusing, table
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
@@ -77,10 +77,8 @@ def _change(text: str) -> tuple[str, int | None]:
 def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> None:
     """Set a knob, None: to the script's value. CommandError if that failed, or is not known."""
     found = knob_of(snapshot, name)
-    try:
+    with refusing(ValueError):
         command = make_restoring(found.knob) if value is None else make_setting(found.knob, value)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
     if found.refusal:
         raise CommandError(f"not changed: {found.refusal}")
     if value is not None and _is_surely(value, found, snapshot):

@@ -9,7 +9,7 @@ from functools import partial
 from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_hosts, add_value, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_message, table
+from overlaptop.commands.output import CommandError, print_message, refusing, table
 from overlaptop.commands.trials import Experiment, await_steps, interval
 from overlaptop.fleet.session import Session
 from overlaptop.records import Record, SlackRankRecord, SlackTrialRecord
@@ -88,10 +88,8 @@ def experiment_of(
     ranks = ranks or there_are
     if missing := sorted(set(ranks) - set(there_are)):
         raise CommandError(f"there is no {text.named_ranks(missing)}", 2)
-    try:
+    with refusing(ValueError):
         trials = delay_ranks(session, ranks, delay_ns, place, budget_steps=budget_steps)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
     job, name = session.job_key, PLACES[place]
     print_message(
         f"delays the {name} of {text.named_ranks(sorted(ranks))} in turn by "

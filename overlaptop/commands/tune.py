@@ -11,7 +11,7 @@ from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
-from overlaptop.commands.output import CommandError, print_message, table
+from overlaptop.commands.output import CommandError, print_message, refusing, table
 from overlaptop.commands.set import await_knobs, knob_of, print_change
 from overlaptop.commands.trials import Experiment, await_steps, interval
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             return _tune(session, options)
     if hosts is not None:
         raise CommandError("SCRIPT is started here: give no host with it", 2)
-    try:
+    with refusing(LaunchError, status=1):
         launcher = _launcher(script, options.script_words, options.nproc)
         shown = Path(script).resolve() if Path(script).is_file() else script
         print_message(f"{shown} on {launcher.placement.describe}")
@@ -94,8 +94,6 @@ def run(options: argparse.Namespace) -> int:
             launcher.start()
             with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
                 return _tune(session, options, launcher)
-    except LaunchError as fault:
-        raise CommandError(str(fault)) from fault
 
 
 def _values(words: str) -> tuple[int, ...]:
@@ -118,10 +116,8 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
             names = ", ".join(each.name for each in catalog.WORKLOADS)
             raise CommandError(f"no script {script}, and no workload of that name; there are: {names}", 2)
         return Launcher(script, options, place(nproc, may_share=False), agent_options=("--control",))
-    try:
+    with refusing(OptionsError, where=f"{workload.name}: "):
         return of_workload(workload, options, nproc)
-    except OptionsError as fault:
-        raise CommandError(f"{workload.name}: {fault}", 2) from fault
 
 
 def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | None = None) -> int:
@@ -151,11 +147,9 @@ def experiment_of(
     await_steps(session, launcher)
     held = knob_of(await_knobs(session), name)
     knob, job = held.knob, session.job_key
-    try:
+    with refusing(ValueError, status=1 if held.refusal or held.differs else 2):
         values = values or values_to_try(knob, *bounds, layout_of(knob, session.tick()))
         trials = try_values(session, held, values, budget_steps=budget_steps)
-    except ValueError as error:
-        raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
 
     def trial_record(tried: Tried) -> Record:
         value, pair = tried.candidate.key, tried.pairs[-1]
