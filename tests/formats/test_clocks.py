@@ -6,8 +6,7 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.arrivals import lateness
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.test_waits import named
-from tests.formats.traces import kernel, write
+from tests.formats.traces import kernel, named, write
 
 STEP_US = 20_000.0
 

@@ -9,7 +9,8 @@ from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats import traces
-from tests.formats.traces import US, kernel
+from tests.formats.traces import PAGES, described, kernel
+from tests.snapshots import check_page
 
 MAIN, GLOO = 1, 2
 GPUS = [{"id": 0, "name": "NVIDIA H200"}]
@@ -32,24 +33,6 @@ def load(*events, backend="gloo", devices=(), **more):
     return traces.load(*events, rank=None, distributedInfo=of_job, deviceProperties=list(devices), **more)
 
 
-def summary_of(*events, **more):
-    return summarize(load(*events, **more), 1, "job", detailed=True)
-
-
-def test_operators_compute_and_gloo_communicates_beside_them():
-    found = summary_of(
-        span("ProfilerStep#7", 0, 100), op("aten::mm", 0, 50), gloo(20, 50), op("aten::mul", 80, 10)
-    )
-    (step,) = found.steps
-    assert (step.step, step.step_ns, step.collectives) == (7, 100 * US, 1)
-    assert (step.compute_ns, step.comm_ns) == (60 * US, 50 * US)
-    assert (step.hidden_ns, step.exposed_ns, step.idle_ns) == (30 * US, 20 * US, 20 * US)
-    assert (found.info.source, found.info.compute_exact, found.info.device) == ("host", False, "cpu")
-    assert found.info.source_reason == "torch.profiler trace"
-    assert [each.op for each in found.details[-1].collectives] == ["gloo:all_reduce"]
-    assert found.whole.overlap == 0.6
-
-
 WAITS_IN_PYTHON = (
     "_c10d_functional::wait_tensor",
     "autograd::engine::evaluate_function: AddBackward0",
@@ -66,38 +49,33 @@ COMPUTES = (
     "## Call CompiledFxGraph f ##",
 )
 WAITING = [op("c10d::allreduce_", 5, 5), gloo(10, 70)]
-SEVERAL_THREADS = [op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)]
-
-
-@pytest.mark.parametrize(
-    ("events", "compute_us", "comm_us", "hidden_us"),
-    [
-        pytest.param(
-            # As in FSDP's hooks, which run inside autograd's operators.
-            [
-                op("AddBackward0", 0, 90), span("FSDP::post_backward_reduce", 10, 70),
-                op("aten::copy_", 20, 5), gloo(10, 70),
-            ],
-            25, 70, 5, id="a wait in a range within an operator is no compute",
-        ),
-        *(pytest.param([op(name, 0, 90), *WAITING], 5, 70, 0, id=name) for name in WAITS_IN_PYTHON),
-        *(pytest.param([op(name, 0, 90), gloo(10, 70)], 90, 70, 70, id=name) for name in COMPUTES),
-        pytest.param(
-            [op("aten::mm", 0, 30), gloo(10, 70), op("aten::add_", 40, 10, GLOO)],
-            30, 70, 20, id="what gloo's own thread adds up is communication",
-        ),
-        pytest.param(
-            # A send is recorded where it was issued.
-            [op("c10d::send", 5, 2), gloo(6, 60, "send", MAIN), op("aten::mm", 20, 30)],
-            32, 60, 31, id="a thread that issues and records a collective still computes",
-        ),
-        pytest.param(SEVERAL_THREADS, 50, 0, 0, id="operators of several threads compute together"),
+TRACES = {
+    "operators compute and gloo communicates": [
+        op("aten::mm", 0, 50), gloo(20, 50), op("aten::mul", 80, 10),
     ],
-)  # fmt: skip
-def test_innermost_operator_decides_what_a_thread_does(events, compute_us, comm_us, hidden_us):
-    (step,) = summary_of(span("ProfilerStep#1", 0, 100), *events).steps
-    times_ns = (step.compute_ns, step.comm_ns, step.hidden_ns)
-    assert times_ns == (compute_us * US, comm_us * US, hidden_us * US)
+    # As in FSDP's hooks, which run inside autograd's operators.
+    "a wait in a range within an operator is no compute": [
+        op("AddBackward0", 0, 90), span("FSDP::post_backward_reduce", 10, 70), op("aten::copy_", 20, 5),
+        gloo(10, 70),
+    ],
+    **{f"waits in {each}": [op(each, 0, 90), *WAITING] for each in WAITS_IN_PYTHON},
+    **{f"computes in {each}": [op(each, 0, 90), gloo(10, 70)] for each in COMPUTES},
+    "gloo's own thread communicates while it adds": [
+        op("aten::mm", 0, 30), gloo(10, 70), op("aten::add_", 40, 10, GLOO),
+    ],
+    # A send is recorded where it was issued.
+    "a thread that issues and records a collective computes": [
+        op("c10d::send", 5, 2), gloo(6, 60, "send", MAIN), op("aten::mm", 20, 30),
+    ],
+    "operators of several threads": [op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_innermost_operator_decides_what_a_thread_does(name):
+    found = summarize(load(span("ProfilerStep#7", 0, 100), *TRACES[name]), 1, "job", detailed=True)
+    assert (found.info.source, found.info.compute_exact) == ("host", False)
+    check_page(PAGES, f"host {name}", "\n".join(described(found)))
 
 
 @pytest.mark.parametrize("backend", ["nccl", None, "undefined"])

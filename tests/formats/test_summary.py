@@ -1,55 +1,23 @@
 """One rank's trace as the records of a live job, and where its steps lie on the GPU's timeline."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.summary import summarize
-from tests.formats.traces import BASE_NS, US, event, kernel, launch, load, mark, nccl
+from tests.formats.traces import PAGES, described, event, kernel, launch, load, mark, nccl
 from tests.snapshots import check_page
 
-PAGES = Path(__file__).with_name("pages")
 NAMED = {
     "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 4000, "dtype": "BFloat16",
     "Process Group Name": "3", "Process Group Description": "tp",
 }  # fmt: skip
-TOTALS = (
-    "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "copy_only_ns", "idle_ns", "stall_ns", "fused_ns",
-    "launch_lead_ns", "host_ns", "collectives", "comm_bytes", "comm_kernels_ns", "matched_ns",
-)  # fmt: skip
 
 
 def summary_of(*events, **more):
     traced = load(*events, **more)
     return summarize(traced, traced.rank or 0, "job", detailed=True)
-
-
-def us(ns):
-    return f"{ns / US:g}"
-
-
-def described(found):
-    """A rank, its whole trace and its steps: their totals but for 0, lanes, and collectives, in µs."""
-    info = found.info
-    yield f"rank {info.rank} of {info.world_size}, {info.device or '-'}, {info.backend or '-'}"
-    for totals, detail in zip((found.whole, *found.steps), found.details, strict=True):
-        start_ns = totals.start_ns - BASE_NS
-        name = "whole trace" if totals.step == WHOLE_TRACE else f"step {totals.step}"
-        yield f"{name}, {us(start_ns)} to {us(start_ns + totals.step_ns)}"
-        known = {of: value for of in TOTALS if (value := getattr(totals, of))}
-        times = (f"{of[:-3]} {us(ns)}" for of, ns in known.items() if of.endswith("_ns"))
-        counts = (f"{of} {count}" for of, count in known.items() if not of.endswith("_ns"))
-        yield f"  {', '.join([*times, *counts])}"
-        for lane in ("compute", "comm", "copy", "fused", "stall"):
-            if ends := [*map(us, getattr(detail, f"{lane}_spans_ns"))]:
-                yield f"  {lane:7}  {', '.join(map(' to '.join, zip(ends[::2], ends[1::2], strict=True)))}"
-        for each in detail.collectives:
-            yield f"  {us(each.start_ns)} to {us(each.end_ns)}: {each.op}, {each.bytes} bytes, {each.group}"
-    yield from found.remarks
 
 
 def copy(ts, dur, stream=9):

@@ -4,13 +4,19 @@ import gzip
 import json
 from pathlib import Path
 
+from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats import kineto
 from overlaptop.timeline.lanes import LaneRules
 
 BASE_NS = 1_790_857_026_000_000_000
 US = 1000
 PATH = Path("some/trace.json")
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).with_name("data")
+PAGES = Path(__file__).with_name("pages")
+TOTALS = (
+    "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "copy_only_ns", "idle_ns", "stall_ns", "fused_ns",
+    "launch_lead_ns", "host_ns", "collectives", "comm_bytes", "comm_kernels_ns", "matched_ns",
+)  # fmt: skip
 
 
 def kernel(ts, dur, name="gemm", *, stream=7, correlation=None, cat="kernel", **args):
@@ -20,6 +26,15 @@ def kernel(ts, dur, name="gemm", *, stream=7, correlation=None, cat="kernel", **
 
 def nccl(ts, dur, *, stream=20, **args):
     return kernel(ts, dur, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", stream=stream, **args)
+
+
+def named(ts, dur, *, op="allreduce", group="0", ranks="[0, 1]", elements=1024, **more):
+    """A kernel with the args of a recent torch."""
+    args = {
+        "Collective name": op, "Process Group Name": group, "Process Group Ranks": ranks,
+        "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float",
+    }  # fmt: skip
+    return nccl(ts, dur, **args, **more)
 
 
 def launch(ts, correlation, dur=5.0):
@@ -77,3 +92,28 @@ def small_job(folder, ranks=2):
             rank=rank, world_size=ranks, deviceProperties=[{"id": 0, "name": "NVIDIA H200"}],
         )  # fmt: skip
     return folder
+
+
+def us(ns):
+    return f"{ns / US:g}"
+
+
+def described(found):
+    """A rank, its whole trace and its steps: their totals but for 0, lanes, and collectives, in µs."""
+    info = found.info
+    yield f"rank {info.rank} of {info.world_size}, {info.device or '-'}, {info.backend or '-'}"
+    for totals, detail in zip((found.whole, *found.steps), found.details, strict=True):
+        start_ns = totals.start_ns - BASE_NS
+        name = "whole trace" if totals.step == WHOLE_TRACE else f"step {totals.step}"
+        yield f"{name}, {us(start_ns)} to {us(start_ns + totals.step_ns)}"
+        known = {of: value for of in TOTALS if (value := getattr(totals, of))}
+        times = (f"{of[:-3]} {us(ns)}" for of, ns in known.items() if of.endswith("_ns"))
+        counts = (f"{of} {count}" for of, count in known.items() if not of.endswith("_ns"))
+        yield f"  {', '.join([*times, *counts])}"
+        for lane in ("compute", "comm", "copy", "fused", "stall"):
+            if ends := [*map(us, getattr(detail, f"{lane}_spans_ns"))]:
+                yield f"  {lane:7}  {', '.join(map(' to '.join, zip(ends[::2], ends[1::2], strict=True)))}"
+        for each in detail.collectives:
+            where = f" in {each.group}" if each.group else ""
+            yield f"  {us(each.start_ns)} to {us(each.end_ns)}: {each.op}{where}, {each.bytes} bytes"
+    yield from found.remarks
