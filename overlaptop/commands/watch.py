@@ -20,9 +20,10 @@ exit status: 0, or 1 when there is no job (--list: 0) or it failed, 2 for a usag
 needed, 130 after Ctrl-C.
 """
 
-_ALSO_MEANT = {name: f"--{name}" for name in ("list", "once", "json", "help", "version")}
-_ALSO_MEANT |= {"jobs": "--list", "status": "--once"}
-"""Words typed as a command that are options."""
+_MEANT = {name: name for name in COMMANDS} | {each.name: f"demo {each.name}" for each in WORKLOADS}
+_MEANT |= {name: f"--{name}" for name in ("list", "once", "json", "help", "version")}
+_MEANT |= {"jobs": "--list", "status": "--once"}
+"""What a word may mean that is no host."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +76,5 @@ def _meant(words: Sequence[str]) -> str:
     """Return the command line that a word, parsed as a host, may have meant; else empty."""
     if script := next((word for word in words if word.endswith(".py")), None):
         return f"torchrun --nproc-per-node=N -m overlaptop.agent {script}"
-    if workload := next((each.name for each in WORKLOADS if each.name in words), None):
-        return f"overlaptop demo {workload}"
-    meant = {name: name for name in COMMANDS} | _ALSO_MEANT
-    close = (get_close_matches(word, meant, 1, cutoff=0.75) for word in words)
-    return next((f"overlaptop {meant[found[0]]}" for found in close if found), "")
+    close = (get_close_matches(word, _MEANT, 1, cutoff=0.75) for word in words)
+    return next((f"overlaptop {_MEANT[found[0]]}" for found in close if found), "")
