@@ -46,6 +46,10 @@ MAX_JOBS = 32  # Most jobs that are checked, newest first
 OLDEST_TORCH = (2, 8)
 _LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
+_UNRESTRICT = (
+    "have root set NVreg_RestrictProfilingToAdminUsers=0 for the module nvidia, or give the container "
+    "CAP_SYS_ADMIN"
+)
 _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see single kernels"
 
 
@@ -87,6 +91,11 @@ fault = partial(_finding, "fault")  # It does not work
 unknown = partial(_finding, "unknown")
 
 
+def judged(check: str, text: str, remedy: str = "") -> CheckRecord:
+    """Return a warning if there is a remedy."""
+    return _finding("warning" if remedy else "ok", check, text, remedy)
+
+
 # This program
 
 
@@ -113,16 +122,15 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
         return
     there = path.exists()
     place = path if there else path.parent
+    text = f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}"
     if (kind := _file_system(text_if_any(machine.root / "proc/self/mounts"), place)) in _NETWORK:
-        yield warning(
-            "sockets",
-            f"{place} is on a network file system ({kind}), where jobs of other hosts look like dead ones",
-            "set OVERLAPTOP_DIR to a directory of this machine alone",
+        text = (
+            f"{place} is on a network file system ({kind}), where jobs of other hosts look like dead ones"
         )
+        remedy = "set OVERLAPTOP_DIR to a directory of this machine alone"
     elif (free_bytes := shutil.disk_usage(place).free) < FEW_FREE_BYTES:
-        yield warning("sockets", f"{place} has {free_bytes >> 20} MiB left", WAY_OUT)
-    else:
-        yield ok("sockets", f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}")
+        text, remedy = f"{place} has {free_bytes >> 20} MiB left", WAY_OUT
+    yield judged("sockets", text, remedy)
 
 
 def _file_system(mounts: str, place: Path) -> str:
@@ -210,14 +218,12 @@ def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
         return
     environ = machine.environ
     term = environ.get("TERM", "")
+    text, remedy = f"{term}, {size.columns}x{size.lines}", ""
     if term in ("", "dumb", "unknown"):
-        remedy = "set it to the terminal's type, such as xterm-256color"
-        yield warning("terminal", f"TERM is {term!r}", remedy)
+        text, remedy = f"TERM is {term!r}", "set it to the terminal's type, such as xterm-256color"
     elif size.columns < FEW_COLUMNS or size.lines < FEW_ROWS:
-        text = f"{term}, {size.columns}x{size.lines}"
-        yield warning("terminal", text, f"widen it to {FEW_COLUMNS}x{FEW_ROWS} or more to see all")
-    else:
-        yield ok("terminal", f"{term}, {size.columns}x{size.lines}")
+        remedy = f"widen it to {FEW_COLUMNS}x{FEW_ROWS} or more to see all"
+    yield judged("terminal", text, remedy)
     locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "not set"
     if "utf8" in locale.lower().replace("-", "") and term != "linux":
         yield ok("unicode", f"the locale is {locale}")
@@ -228,11 +234,9 @@ def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
 
 def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
     program = ssh_program()
-    if (path := shutil.which(program)) is None:
-        text = f"there is no {program} here, so no host is reached by its name"
-        yield warning("ssh", text, "install OpenSSH's client")
-    else:
-        yield ok("ssh", path)
+    missing = f"there is no {program} here, so no host is reached by its name"
+    path = shutil.which(program)
+    yield judged("ssh", path or missing, "" if path else "install OpenSSH's client")
 
 
 # The machine
@@ -243,17 +247,13 @@ def check_devices(machine: Machine) -> Iterator[CheckRecord]:
     devices = [path for path in found if re.fullmatch(r"nvidia(ctl|-uvm|[0-9]+)", path.name)]
     closed = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
     if not devices and machine.nvidia_gpus:
-        yield warning(
-            "devices",
-            f"{plural(machine.nvidia_gpus, 'NVIDIA GPU')} on the PCI bus, but no /dev/nvidia0",
-            "load NVIDIA's driver, or give the container its GPUs (docker run --gpus all)",
-        )
+        text = f"{plural(machine.nvidia_gpus, 'NVIDIA GPU')} on the PCI bus, but no /dev/nvidia0"
+        remedy = "load NVIDIA's driver, or give the container its GPUs (docker run --gpus all)"
+        yield warning("devices", text, remedy)
     elif closed:
-        yield warning(
-            "devices",
-            f"this user may not open /dev/{', /dev/'.join(closed)}",
-            "have root put them in the group that owns these (often video or render)",
-        )
+        text = f"this user may not open /dev/{', /dev/'.join(closed)}"
+        remedy = "have root put them in the group that owns these (often video or render)"
+        yield warning("devices", text, remedy)
     elif devices:
         yield ok("devices", f"/dev/nvidia*: all {len(devices)} may be opened")
 
@@ -305,27 +305,24 @@ def check_torch(machine: Machine) -> Iterator[CheckRecord]:
             yield warning("torch", f"{sys.executable} has none, so nothing trains with it", another)
             return
         except Exception as reason:  # noqa: BLE001 - whatever a broken installation raises
-            yield fault(
-                "torch", f"cannot be imported ({' '.join(str(reason).split())})", "install it again"
-            )
+            text = f"cannot be imported ({' '.join(str(reason).split())})"
+            yield fault("torch", text, "install it again")
             return
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     cuda, hip, there_are = torch.version.cuda, torch.version.hip, machine.nvidia_gpus
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "for the CPU"
     text = f"{torch.__version__}, {build}" + (f", sees {plural(gpus, 'GPU')}" if cuda or hip else "")
-    hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden, remedy = machine.environ.get("CUDA_VISIBLE_DEVICES"), ""
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < OLDEST_TORCH:
-        yield warning("torch", text, "the agent is made for 2.8 and newer, update it")
+        remedy = "the agent is made for 2.8 and newer, update it"
     elif there_are and not cuda:
-        yield warning("torch", f"{text}, but this machine has GPUs", "install a build of torch for CUDA")
+        text, remedy = f"{text}, but this machine has GPUs", "install a build of torch for CUDA"
     elif there_are and not gpus and hidden is not None and not caught:
-        yield warning("torch", f"{text} of {there_are}", f"CUDA_VISIBLE_DEVICES is {hidden!r}, change it")
+        text, remedy = f"{text} of {there_are}", f"CUDA_VISIBLE_DEVICES is {hidden!r}, change it"
     elif there_are and not gpus:
         why = f" ({caught[0].message})" if caught else ""
-        remedy = "this torch and the driver have to fit each other"
-        yield warning("torch", f"{text} of {there_are}{why}", remedy)
-    else:
-        yield ok("torch", text)
+        text, remedy = f"{text} of {there_are}{why}", "this torch and the driver have to fit each other"
+    yield judged("torch", text, remedy)
     yield _nccl(torch)
     if cuda:
         yield _cupti(machine)
@@ -356,12 +353,8 @@ def _cupti(machine: Machine) -> CheckRecord:
         cupti.enable(CONCURRENT_KERNEL)
     except RuntimeError as reason:
         if "PRIVILEGE" in str(reason).upper():
-            return warning(
-                "cupti",
-                f"version {version} may not be used by this user ({reason})",
-                "have root set NVreg_RestrictProfilingToAdminUsers=0 for the module nvidia, or give the "
-                f"container CAP_SYS_ADMIN; {_WITHOUT_RECORDS}",
-            )
+            text = f"version {version} may not be used by this user ({reason})"
+            return warning("cupti", text, f"{_UNRESTRICT}; {_WITHOUT_RECORDS}")
         if not machine.nvidia_gpus:
             return ok("cupti", f"version {version}, its records are known; there is no GPU here to record")
         return warning("cupti", f"version {version} does not record ({reason})", _WITHOUT_RECORDS)

