@@ -124,9 +124,7 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
     place = path if there else path.parent
     text = f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}"
     if (kind := _file_system(text_if_any(machine.root / "proc/self/mounts"), place)) in _NETWORK:
-        text = (
-            f"{place} is on a network file system ({kind}), where jobs of other hosts look like dead ones"
-        )
+        text = f"{place} is on a network file system ({kind}), where other hosts' jobs look like dead ones"
         remedy = "set OVERLAPTOP_DIR to a directory of this machine alone"
     elif (free_bytes := shutil.disk_usage(place).free) < FEW_FREE_BYTES:
         text, remedy = f"{place} has {free_bytes >> 20} MiB left", WAY_OUT
