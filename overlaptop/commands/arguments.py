@@ -106,6 +106,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Return the different numbers of ``3,5,8``."""
+    if re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", text) is None:
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, not {text!r}")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
 def step_number(text: str) -> int:
     """Return a step's number, also as screens write it: ``1,284``."""
     try:

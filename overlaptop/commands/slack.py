@@ -7,7 +7,15 @@ from contextlib import closing
 from functools import partial
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_flag, add_hosts, add_value, hosts_of, job_key, positive
+from overlaptop.commands.arguments import (
+    add_flag,
+    add_hosts,
+    add_value,
+    hosts_of,
+    job_key,
+    positive,
+    whole_numbers,
+)
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message, refusing, table
 from overlaptop.commands.trials import Experiment, await_steps, interval
@@ -55,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("job", "JOB", "as --list names it (default: the only one)", nargs="?", type=job_key)
     delay = "of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)"
     add("--delay", "TIME", delay, type=_delay)
-    add("--ranks", "R,R", "delay only these (default: all)", type=_ranks, default=())
+    add("--ranks", "R,R", "delay only these (default: all)", type=whole_numbers, default=())
     place = "host: the training thread sleeps as a step begins; gpu: a kernel spins on the current stream"
     parser.add_argument("--place", choices=("host", "gpu"), default="host", help=place)
     budget = "take STEPS steps at most (default: for each rank 1,000, or 90 s if longer)"
@@ -129,9 +137,3 @@ def _delay(words: str) -> Delay:
         raise argparse.ArgumentTypeError(f"must be a time or a share, as 5ms or 2%, not {words!r}")
     amount = float(found[1]) * {"%": 0.01, "us": 1e3, "ms": 1e6, "s": 1e9}[found[2]]
     return lambda step_ns: amount * step_ns if found[2] == "%" else amount
-
-
-def _ranks(words: str) -> tuple[int, ...]:
-    if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", words) is None:
-        raise argparse.ArgumentTypeError(f"must be ranks with commas between them, not {words!r}")
-    return tuple(dict.fromkeys(map(int, words.split(","))))

@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from overlaptop import text
-from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
+from overlaptop.commands.arguments import (
+    add_flag,
+    add_hosts,
+    add_job,
+    add_value,
+    hosts_of,
+    positive,
+    whole_numbers,
+)
 from overlaptop.commands.following import send
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message, refusing, table
@@ -61,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--knob", "NAME", "the setting (default: %(default)s)", default="bucket_cap_mb")
     what = parser.add_mutually_exclusive_group()
     values = "try these (default: up to six around the present value, by factors of two)"
-    add_value(what, "--values", "V,V", values, type=_values, default=())
+    add_value(what, "--values", "V,V", values, type=whole_numbers, default=())
     bounds = "try up to seven values from A to B"
     add_value(what, "--range", "A:B", bounds, type=_range, default=(None, None))
     budget = "take STEPS steps at most (default: for each value 1,000, or 90 s if longer)"
@@ -94,12 +102,6 @@ def run(options: argparse.Namespace) -> int:
             launcher.start()
             with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
                 return _tune(session, options, launcher)
-
-
-def _values(words: str) -> tuple[int, ...]:
-    if re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", words) is None:
-        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, not {words!r}")
-    return tuple(map(int, words.split(",")))
 
 
 def _range(words: str) -> tuple[int, int]:

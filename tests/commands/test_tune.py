@@ -100,7 +100,7 @@ def test_trials_that_end_early_still_tell_what_was_found(job, stop, status):
         ("slack --delay 5", "must be a time or a share, as 5ms or 2%, not '5'"),
         ("slack --delay 0ms", "must be a time or a share"),
         ("slack --delay 11s", "delay_ns must be from 1 to 10000000000"),
-        ("slack --ranks 1-2", "must be ranks with commas between them"),
+        ("slack --ranks 1-2", "must be whole numbers with commas between them"),
         ("slack --ranks 0,7", "there is no rank 7"),
     ],
 )
