@@ -1,7 +1,6 @@
 """``overlaptop capture``: run torch.profiler on a job's ranks for some steps, without a screen."""
 
 import argparse
-from contextlib import closing
 
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of, positive
 from overlaptop.commands.following import follow, send
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
     with refusing(ValueError):
         command = commands.make(commands.CAPTURE, {"steps": options.steps})
-    with closing(join(options.job, hosts)) as session:
+    with join(options.job, hosts) as session:
         send(session, command)
         print_traces(session, command, as_json=options.json)
     return 0

@@ -84,7 +84,7 @@ def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
 
 
 def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
-    with closing(join(options.job, hosts_of(options))) as session:
+    with join(options.job, hosts_of(options)) as session:
         snapshot = settle_waits(session)
     return from_snapshot(snapshot), lambda: snapshot
 

@@ -3,8 +3,8 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
@@ -83,24 +83,23 @@ def connect(
     return HostsSession(pool, selector, readonly=readonly, tap=tap)
 
 
+@contextmanager
 def join(
     key: str | None, hosts: Hosts | None = None, *, wait: bool = False, tap: Tap | None = None
-) -> Session:
-    """Return a session of the job called `key`, or of the only one, here or on those hosts. CommandError if
+) -> Iterator[Session]:
+    """Open a session of the job called `key`, or of the only one, here or on those hosts. CommandError if
     there is no such job, or several, or no host can be reached.
     """
     if hosts is None:
         chosen = _choose(key, None, wait=wait)
         if not chosen.is_root:
-            return JobSession(JobSelector(key=chosen.job), tap=tap)
+            with closing(JobSession(JobSelector(key=chosen.job), tap=tap)) as local:
+                yield local
+            return
         key, hosts = chosen.job, Hosts((HERE,), bytes_per_s=HERE_BYTES_PER_S)
-    session = connect(hosts, tap=tap)
-    try:
+    with closing(connect(hosts, tap=tap)) as session:
         session.select(_choose(key, session, wait=wait).job)
-    except BaseException:
-        session.close()
-        raise
-    return session
+        yield session
 
 
 def _choose(key: str | None, session: HostsSession | None, *, wait: bool) -> JobRecord:

@@ -4,7 +4,6 @@ import argparse
 import os
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +118,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         and say which step is shorter. Nothing is changed for good. Takes minutes: 1,000 steps or 90 s a
         value, or `budget_steps` in all. Without `values`: some around the present one.
         """
-        with closing(join(job, hosts)) as session:
+        with join(job, hosts) as session:
             experiment, _ = tuning(session, knob, values or (), budget_steps=budget_steps)
             *tried, result = _results(experiment)
             return {"values": to_builtins(tried), "result": to_builtins(result)}
@@ -134,7 +133,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> "MCPSer
         1 is a rank on the critical path, 0 one with slack. Takes minutes, as `tune`.
         """
         delay = None if delay_ns is None else lambda _: delay_ns
-        with closing(join(job, hosts)) as session:
+        with join(job, hosts) as session:
             experiment = delaying(session, tuple(ranks or ()), delay, HOST, budget_steps)
             return {"ranks": to_builtins(_results(experiment)), "ended": experiment.trials.state.why}
 
@@ -157,7 +156,7 @@ def _results(experiment: Experiment) -> list[Record]:
 
 
 def _look(job: str | None, hosts: Hosts | None) -> Snapshot:
-    with closing(join(job, hosts)) as session:
+    with join(job, hosts) as session:
         return settle_waits(session)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from contextlib import closing
 
 from overlaptop import text
 from overlaptop.commands.arguments import hosts_of
@@ -30,7 +29,7 @@ _LINKS_HEAD = ["rank", "NVLink rx", "tx", "of peak", "PCIe rx", "tx", "of peak",
 
 
 def run(options: argparse.Namespace) -> int:
-    with closing(join(options.job, hosts_of(options), wait=options.wait)) as session:
+    with join(options.job, hosts_of(options), wait=options.wait) as session:
         snapshot = settle_waits(session)
     show(snapshot, as_json=options.json, ascii_only=options.ascii)
     return 0

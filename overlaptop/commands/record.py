@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         keep = Keep.parse(options.keep)
     hosts, recorder = hosts_of(options), Recorder()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    with closing(join(options.job, hosts, wait=options.wait, tap=recorder)) as session:
+    with join(options.job, hosts, wait=options.wait, tap=recorder) as session:
         session.tick()
         return record(session, recorder, options.output or default_path(session.job_key), keep)
 

@@ -112,7 +112,7 @@ def _with_earlier(run: RunRecord, earlier: RunRecord) -> RunRecord:
 def _of_running(key: str) -> RunRecord:
     """Report the job so far: the minutes that its hub keeps."""
     log = RunLog()
-    with closing(join(key)) as session:
+    with join(key) as session:
         log.take(settle_waits(session))
     return _of_log(log, "the job")
 

@@ -4,7 +4,6 @@ import argparse
 import re
 import textwrap
 import time
-from contextlib import closing
 
 from overlaptop.commands.arguments import add_flag, add_hosts, add_job, add_value, hosts_of
 from overlaptop.commands.following import follow, pause, send, settle
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.json and options.change is not None:
         raise CommandError("--json goes without NAME=VALUE", 2)
-    with closing(join(options.job, hosts_of(options))) as session:
+    with join(options.job, hosts_of(options)) as session:
         settle(session)
         snapshot = await_knobs(session)
         if options.change is not None:

@@ -3,7 +3,6 @@
 import argparse
 import re
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 
 from overlaptop import text
@@ -74,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     place = GPU if options.place == "gpu" else HOST
-    with closing(join(options.job, hosts_of(options))) as session:
+    with join(options.job, hosts_of(options)) as session:
         experiment = experiment_of(session, options.ranks, options.delay, place, options.budget)
         return experiment.complete("try a larger --budget or --delay", as_json=options.json)
 

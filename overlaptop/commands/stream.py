@@ -5,7 +5,6 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import closing
 from typing import NamedTuple, TextIO
 
 from msgspec.structs import replace
@@ -192,7 +191,7 @@ def stream(
 
 def run(options: argparse.Namespace) -> int:
     writer = RecordWriter(sys.stdout, options.steps, detail=options.detail)
-    with closing(join(options.job, hosts_of(options), wait=options.wait)) as session:
+    with join(options.job, hosts_of(options), wait=options.wait) as session:
         stream(session, writer, detail=options.detail)
     if writer.written == 0:
         print_message("the job ended before its first step")

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--job and --keep are for a job that runs: give no SCRIPT with them", 2)
     hosts = hosts_of(options)
     if script is None:
-        with closing(join(options.job, hosts)) as session:
+        with join(options.job, hosts) as session:
             return _tune(session, options)
     if hosts is not None:
         raise CommandError("SCRIPT is started here: give no host with it", 2)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from mcp import Client, StdioServerParameters
@@ -71,7 +71,7 @@ async def test_tools_are_read_only_and_say_what_is_wrong():
 
 async def test_with_control_an_agent_tries_values_and_delays(quickly, monkeypatch, capsys):
     job = LiveJob(critical={1: 1.0})
-    monkeypatch.setattr(mcp, "join", lambda *_: job)
+    monkeypatch.setattr(mcp, "join", lambda *_: nullcontext(job))
     async with Client(mcp.make_server(control=True)) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         changing = {name for name, tool in tools.items() if not tool.annotations.read_only_hint}

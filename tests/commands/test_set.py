@@ -1,5 +1,6 @@
 """``overlaptop set``, ``capture`` and ``changes``: what they print, and their exit status."""
 
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -90,7 +91,7 @@ def run_set(monkeypatch):
     """``overlaptop set`` on a job of the test's own."""
 
     def run_set(job, *words):
-        monkeypatch.setattr(setting, "join", lambda _key, _hosts: job)
+        monkeypatch.setattr(setting, "join", lambda *_: nullcontext(job))
         return run_here("set", *words)
 
     return run_set

@@ -1,5 +1,7 @@
 """``overlaptop tune`` and ``slack``: what they print, their exit status, and that nothing tried stays."""
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec import structs
 
@@ -32,14 +34,14 @@ class Session(LiveJob):
 @pytest.fixture
 def job(quickly, monkeypatch):
     session = Session(knob=structs.replace(BUCKET_CAP_MB, code=CODE))
-    monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
+    monkeypatch.setattr(tune, "join", lambda *_: nullcontext(session))
     return session
 
 
 @pytest.fixture
 def delayed(quickly, monkeypatch):
     session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.002)
-    monkeypatch.setattr(slack, "join", lambda _key, _hosts: session)
+    monkeypatch.setattr(slack, "join", lambda *_: nullcontext(session))
     return session
 
 

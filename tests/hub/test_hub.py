@@ -151,8 +151,9 @@ def test_last_end_has_the_ends_of_all_ranks(hubs, make_rank, make_viewer):
     known = last_end.read()
     assert (known.job, known.script) == (record.job, record.script)
     assert (set(known.ends), known.hung) == ({late, early}, True)
-    with pytest.raises(CommandError, match=r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "):
-        join(None)
+    why = r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "
+    with pytest.raises(CommandError, match=why), join(None):
+        pass
 
 
 def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(
