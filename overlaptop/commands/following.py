@@ -113,22 +113,19 @@ def settle_waits(session: Session) -> Snapshot:
     late, or the time that they should take is over.
     """
     snapshot = settle(session)
-    wanted = snapshot.compared
-    session.watch(wanted)
+    session.watch(snapshot.compared)
     began_s, announced = time.monotonic(), False
     while len(snapshot.step_waits) < COMPARED_STEPS or needs_steps(snapshot):
         known = snapshot.totals.measured_step is not None and snapshot.hub_state is HubState.LIVE
         limit_s = _waits_limit_s(snapshot)
-        if len(wanted) < 2 or not known or time.monotonic() - began_s > limit_s:
+        if len(snapshot.compared) < 2 or not known or time.monotonic() - began_s > limit_s:
             break
         if limit_s > BURST_S and not announced:
             announced = True
             print_message(f"waiting up to {limit_s:.0f} s for enough measured steps to say who is late")
         pause(session)
         snapshot = session.tick()
-        if snapshot.compared != wanted:
-            wanted = snapshot.compared
-            session.watch(wanted)
+        session.watch(snapshot.compared)
     return snapshot
 
 

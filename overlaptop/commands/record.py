@@ -64,7 +64,7 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         recorder.begin(path, keep)
     print_message(f"recording to {path}; Ctrl-C ends it")
-    began_s, compared = time.monotonic(), frozenset[int]()
+    began_s = time.monotonic()
     ended_by: list[int] = []
     # An exception could strike in the middle of a write.
     before = {
@@ -75,9 +75,7 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
     try:
         for snapshot in until_end(session):
             recorder.write(snapshot)
-            if snapshot.compared != compared:
-                compared = snapshot.compared
-                session.watch(compared)
+            session.watch(snapshot.compared)
             if look := watch.look(snapshot):
                 told.tell(look)
             if ended_by:
