@@ -81,13 +81,14 @@ class Figures(NamedTuple):
 
     step_names: frozenset[str]  # Names of its ProfilerStep annotations
     windowed: Breakdown
-    everything: Breakdown
+    everything: Breakdown  # Without the window. Not computed if two names already rule it out.
 
 
 def figures(events: Sequence[Event]) -> Figures:
     table = _table(events)
     step_names = frozenset(name for name in table["name"] if _STEP in name)
-    return Figures(step_names, _break_down(_in_window(table)), _break_down(table))
+    windowed = _break_down(_in_window(table))
+    return Figures(step_names, windowed, windowed if len(step_names) > 1 else _break_down(table))
 
 
 def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
