@@ -60,14 +60,6 @@ def test_reference_in_docs_is_that_of_the_code():
     check(PAGE, made)
 
 
-def test_schema_is_printed_and_knows_every_type():
+def test_schema_is_printed():
     done = run_here("--json-schema")
-    assert (done.returncode, done.stderr) == (0, "")
-    printed = json.loads(done.stdout)
-    assert printed == schema()
-    types = {
-        each["properties"]["type"]["enum"][0]
-        for each in printed["$defs"].values()
-        if "type" in each["properties"]
-    }
-    assert {"step", "device", "finding", "end", "job", "check"} <= types
+    assert (done.returncode, done.stderr, json.loads(done.stdout)) == (0, "", schema())

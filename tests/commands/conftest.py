@@ -32,8 +32,7 @@ def in_utc(monkeypatch):
 def start_ranks(warm, tmp_path):
     """``start_ranks(workload, *options, ranks=2)``: a bundled workload with its agent, without torchrun.
 
-    For tests of who watches a job, however it was started: it takes a fraction of the time. Its ranks do
-    not carry the test's marker; its hub does.
+    Its ranks do not carry the test's marker; its hub does.
     """
     with ExitStack() as stack:
 
