@@ -3,13 +3,13 @@
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from overlaptop import text
 from overlaptop.commands.arguments import add_flag, add_screen, add_value, step_number
 from overlaptop.commands.findings import found_in, render
 from overlaptop.commands.output import CommandError, print_data, print_message, print_page, refusing, table
-from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
@@ -138,17 +138,10 @@ def _print_records(job: TracedJob, number: int) -> None:
             trace_rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
             for summary, whole in zip(job.ranks, job.whole, strict=True)
         ]
-        records += [finding.record(job.name) for finding in _found(job)]
+        with suppress(CommandError):  # too many ranks for a Snapshot, not for their records
+            found = found_in(session_of(job).tick()) if job.waits else ()
+            records += [finding.record(job.name) for finding in found]
     print_data("\n".join(map(as_json, records)))
-
-
-def _found(job: TracedJob) -> tuple[Finding, ...]:
-    if not job.waits:
-        return ()
-    try:
-        return found_in(session_of(job).tick())
-    except CommandError:  # too many ranks for a Snapshot: their records are still written
-        return ()
 
 
 def session_of(job: TracedJob) -> FinishedSession:
@@ -186,7 +179,7 @@ def _page(job: TracedJob, number: int, *, by_hta: bool) -> str:
     if number == WHOLE_TRACE and len(job.step_numbers) > 1:
         of += f" (steps {_steps(job)})"
     ranks = text.named_ranks([summary.info.rank for summary in job.ranks]) if job.missing else "all ranks"
-    found = _found(job) if number == WHOLE_TRACE else ()
+    found = found_in(snapshot) if number == WHOLE_TRACE and job.waits else ()
     said = first_line(snapshot, found) if job.waits else None
     lines = [
         once.title(snapshot),

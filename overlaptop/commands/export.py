@@ -19,8 +19,7 @@ from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.report.figures import exposed_text, totals_text, window_text
-from overlaptop.report.order import all_see_gaps
+from overlaptop.report.figures import window_text
 
 DESCRIPTION = """\
 Write the steps of torch.profiler traces, of a recording, or of a running job, into files for other tools.
@@ -105,15 +104,12 @@ def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snaps
 
 
 def _summary(job: JobTimeline, snapshot: Snapshot) -> page.Summary:
-    found, totals = found_in(snapshot), snapshot.totals
+    found = found_in(snapshot)
     said = first_line(snapshot, found)
-    figures = totals_text(totals, exact=all_see_gaps(snapshot.ranks))
-    if totals.waits is not None:
-        figures["exposed"] += f" {exposed_text(totals.waits, totals.exposed_ns)}"
     return page.Summary(
         once.title(snapshot),
         said.words if said is not None else "",
-        window_text(totals),
-        figures,
+        window_text(snapshot.totals),
+        once.figures(snapshot),
         [each.record(job.job) for each in found],
     )

@@ -64,10 +64,7 @@ def render(snapshot: Snapshot) -> str:
     snapshot = with_means(snapshot)
     trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
     rows = [_row(view, failure) for view in snapshot.ranks]
-    exact = all_see_gaps(snapshot.ranks)
-    totals = totals_text(snapshot.totals, exact=exact)
-    if snapshot.totals.waits is not None:
-        totals["exposed"] += f" {exposed_text(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
+    exact, totals = all_see_gaps(snapshot.ranks), figures(snapshot)
     said = first_line(snapshot, found)
     if (urgent := most_urgent(found, said)) is not None:
         found = (urgent, *(each for each in found if each is not urgent))
@@ -98,6 +95,15 @@ def render(snapshot: Snapshot) -> str:
             "overlap may be lower, exposed higher"
         )
     return "\n".join(lines)
+
+
+def figures(snapshot: Snapshot) -> dict[str, str]:
+    """Return the totals by name, as text."""
+    totals = snapshot.totals
+    found = totals_text(totals, exact=all_see_gaps(snapshot.ranks))
+    if totals.waits is not None:
+        found["exposed"] += f" {exposed_text(totals.waits, totals.exposed_ns)}"
+    return found
 
 
 def _hosts(snapshot: Snapshot) -> list[str]:
