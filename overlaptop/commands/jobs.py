@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 
 from overlaptop import records, text
 from overlaptop.commands.arguments import Hosts, hosts_of
@@ -29,9 +29,9 @@ _NO_JOB = (
 
 def run(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
-    jobs = _jobs_of(hosts)
+    jobs = list_records(hosts)
     if options.json:
-        print_data(*map(_record, jobs))
+        print_data(*jobs)
     elif jobs:
         print_data(_table(jobs))
     else:
@@ -40,21 +40,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def list_records(hosts: Hosts | None) -> list[records.JobRecord]:
-    return list(map(_record, _jobs_of(hosts)))
+    with closing(connect(hosts)) if hosts is not None else nullcontext() as session:
+        jobs = list_jobs() if session is None else session.find_jobs()
+    return [records.JobRecord(**records.shared(records.JobRecord, job)) for job in jobs]
 
 
-def _jobs_of(hosts: Hosts | None) -> Sequence[JobRecord]:
-    if hosts is None:
-        return list_jobs()
-    with closing(connect(hosts)) as session:
-        return session.find_jobs()
-
-
-def _record(job: JobRecord) -> records.JobRecord:
-    return records.JobRecord(**records.shared(records.JobRecord, job))
-
-
-def _table(jobs: Sequence[JobRecord]) -> str:
+def _table(jobs: Sequence[records.JobRecord]) -> str:
     now_ns = time.time_ns()
     rows = []
     for job in jobs:
