@@ -31,8 +31,7 @@ from overlaptop.tui.model.knob_editor import KnobEditor, ValueRefusedError
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.running_trials import RunningTrials
 from overlaptop.tui.model.state import following
-from overlaptop.tui.overview.screen import OverviewScreen
-from overlaptop.tui.overview.timelines import TimelinesScreen
+from overlaptop.tui.overview.screen import OverviewScreen, TimelinesScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.timeline.matching import match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
-from overlaptop.tui.overview.timelines import TimelinesScreen
+from overlaptop.tui.overview.screen import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, SWITCHED, detail, info
 

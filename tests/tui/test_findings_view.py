@@ -43,7 +43,7 @@ async def test_narrow_list_keeps_rank_and_cause():
         await shown(app, pilot, "f")
         late = "rank 1 loads data 85.4 ms a step longer than rank 0"
         app.dashboard.state.findings = (found(1, title=late, why_late=True, line="train.py:15 in load"),)
-        assert drawn(app.screen._list, 60).splitlines()[2].endswith(" rank 1 loads data 85.4 ms longer")
+        assert drawn(app.screen._view, 60).splitlines()[2].endswith(" rank 1 loads data 85.4 ms longer")
 
 
 async def test_findings_of_a_failed_job_are_below_its_failure(monkeypatch):
@@ -56,7 +56,7 @@ async def test_findings_of_a_failed_job_are_below_its_failure(monkeypatch):
         at = next(number for number, line in enumerate(lines) if "of the steps before" in line)
         assert "rank 1 failed: ValueError: boom" in lines[at - 2]
         await pilot.click(offset=(5, next(row for row in range(at, at + 9) if "cause 2" in lines[row])))
-        assert app.screen._list.selected.rule == "rule_2"
+        assert app.screen._view.selected.rule == "rule_2"
 
 
 async def test_hung_job_without_findings_says_who_hangs_and_what_to_do():
@@ -74,7 +74,7 @@ async def test_hung_job_without_findings_says_who_hangs_and_what_to_do():
 async def test_long_list_keeps_its_cursor_when_figures_change():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
-        state, view = app.dashboard.state, app.screen._list
+        state, view = app.dashboard.state, app.screen._view
         state.findings = tuple(found(number) for number in range(20))
         assert "… 1" in drawn(view, 60)
         view.move(7)
@@ -88,7 +88,7 @@ async def test_long_list_keeps_its_cursor_when_figures_change():
 async def test_finding_has_the_result_of_a_delay_of_its_rank():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
-        state, view = app.dashboard.state, app.screen._list
+        state, view = app.dashboard.state, app.screen._view
         state.findings, state.slopes = (found(1), found(2)), {1: Effect(0.93, 0.85, 1.01, 14)}
         assert "slope 0.93 (0.85 to 1.01): share of a delay" in " ".join(drawn(view).split())
         view.move(1)

@@ -16,8 +16,7 @@ from overlaptop.tui.help.screen import NoticesScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.parts import PARTS
-from overlaptop.tui.overview.screen import OverviewScreen
-from overlaptop.tui.overview.timelines import TimelinesScreen
+from overlaptop.tui.overview.screen import OverviewScreen, TimelinesScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen

@@ -13,9 +13,7 @@ from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, b
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
 from overlaptop.tui.model.captures import TraceSums, sums_of
-from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
-from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.prompt import LinePrompt
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
@@ -112,13 +110,11 @@ def _columns(live: Mapping[int, LiveOverlap], sums: Mapping[int, TraceSums]) -> 
     ]
 
 
-class CaptureScreen(PageScreen):
+class CaptureScreen(PageScreen[CaptureView]):
     """Shows the newest capture of any dashboard."""
 
     title_in_help = glossary.CAPTURE
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
+    view_class = CaptureView
 
     def redraw(self, *, everything: bool = False) -> None:
         """Read the newest capture's traces once all are written, and draw."""

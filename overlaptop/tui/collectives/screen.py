@@ -15,12 +15,10 @@ from overlaptop.tui.draw.layout import Item, fit, paragraph, titled
 from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
-from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.model.state import following, step_name
-from overlaptop.tui.overview.timelines import TimelinesScreen
+from overlaptop.tui.overview.screen import TimelinesScreen
 from overlaptop.tui.timeline.timeline import op_name
-from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
@@ -166,31 +164,28 @@ def _describe(row: Row, grouping: str, views: Sequence[RankView], width: int) ->
     return paragraph(what + how, width, TEXT, rows=_DETAIL_LINES)
 
 
-class CollectivesScreen(PageScreen):
+class CollectivesScreen(PageScreen[CollectiveTable]):
     """The table, and its keys."""
 
     title_in_help = COLLECTIVES
     BINDINGS: ClassVar = bindings(COLLECTIVES_KEYS)
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        self._table = CollectiveTable(dashboard)
-        super().__init__(dashboard, self._table, JobHeader(dashboard))
+    view_class = CollectiveTable
 
     def action_sort(self) -> None:
-        self._table.order, self._table.reverse = following(self._table.order, list(ORDERS)), False
+        self._view.order, self._view.reverse = following(self._view.order, list(ORDERS)), False
 
     def action_reverse(self) -> None:
-        self._table.reverse = not self._table.reverse
+        self._view.reverse = not self._view.reverse
 
     def action_group(self, direction: int) -> None:
-        self._table.grouping = following(self._table.grouping, list(GROUPINGS), direction)
+        self._view.grouping = following(self._view.grouping, list(GROUPINGS), direction)
 
     async def action_open(self) -> None:
         """Open the selected collective, of several the one with most exposed time, on the timelines."""
         self.dashboard.hold_step()
-        if (row := self._table.selected) is None:
+        if (row := self._view.selected) is None:
             return
-        state, wanted = self.state, self._table.costliest(row)
+        state, wanted = self.state, self._view.costliest(row)
         if state.selected is None or state.selected.rank not in wanted.ranks:
             state.rank = wanted.ranks[0] if wanted.late_rank is None else wanted.late_rank
             self.dashboard.watch()

@@ -16,7 +16,6 @@ from overlaptop.tui.draw.table import GAP, Column, Table
 from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import FINDINGS_KEYS, bindings
-from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
@@ -128,18 +127,15 @@ def _of_trouble(trouble: Trouble, width: int) -> list[StyledLine]:
     return [*lines, ()]
 
 
-class FindingsScreen(PageScreen):
+class FindingsScreen(PageScreen[FindingsView]):
     """The list, and the selected one in full."""
 
     title_in_help = FINDINGS
     BINDINGS: ClassVar = bindings(FINDINGS_KEYS)
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        self._list = FindingsView(dashboard)
-        super().__init__(dashboard, self._list, JobHeader(dashboard))
+    view_class = FindingsView
 
     async def action_open(self) -> None:
-        if (found := self._list.selected) is not None and found.ranks:
+        if (found := self._view.selected) is not None and found.ranks:
             self.state.rank = found.ranks[0]
             self.dashboard.watch()
             await self.run_action("app.rank")

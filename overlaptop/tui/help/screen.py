@@ -75,22 +75,21 @@ class NoticesPage(Page):
         return lines
 
 
-class HelpScreen(PageScreen):
+class HelpScreen(PageScreen[HelpPage]):
     """All keys, and the glossary."""
 
     title_in_help = ""
+    view_class, below_header = HelpPage, False
 
     def __init__(self, dashboard: Dashboard, about: str, everywhere: Sequence[Key]) -> None:
-        super().__init__(dashboard, HelpPage(dashboard, about, everywhere))
+        super().__init__(dashboard, about, everywhere)
 
 
-class NoticesScreen(PageScreen):
+class NoticesScreen(PageScreen[NoticesPage]):
     """What agents reported."""
 
     title_in_help = NOTICES
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard, NoticesPage(dashboard))
+    view_class, below_header = NoticesPage, False
 
 
 def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[StyledLine]:

@@ -8,7 +8,6 @@ from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.draw.layout import elided, hanging, paragraph
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.help.glossary import HOSTS
-from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import state_words
 from overlaptop.tui.widgets.screen import PageScreen
@@ -28,14 +27,12 @@ class HostsPage(Page):
         return lines
 
 
-class HostsScreen(PageScreen):
+class HostsScreen(PageScreen[HostsPage]):
     """The page, and its keys."""
 
     title_in_help = HOSTS
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard, HostsPage(dashboard))
+    view_class, below_header = HostsPage, False
 
     def action_retry(self) -> None:
         if (connections := self.dashboard.options.connections) is not None:

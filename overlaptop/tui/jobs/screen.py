@@ -72,20 +72,20 @@ class JobList(RowList[JobRecord]):
         return [(bold(" hosts"), dim("  H: more")), *lines, ()]
 
 
-class JobsScreen(PageScreen):
+class JobsScreen(PageScreen[JobList]):
     """Opens by itself if there is no job, or more than one."""
 
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
+    view_class, below_header = JobList, False
 
     def __init__(self, dashboard: Dashboard) -> None:
-        self._list = JobList(dashboard)
-        super().__init__(dashboard, self._list)
+        super().__init__(dashboard)
         self.opened_at = dashboard.session.job_key
         """The previous job; the list closes when another one is shown."""
 
     async def action_open(self) -> None:
-        if (job := self._list.selected) is not None:
+        if (job := self._view.selected) is not None:
             self.dashboard.select_job(job.job)
             await self.run_action("app.overview")
 

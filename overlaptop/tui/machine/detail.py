@@ -68,7 +68,8 @@ class MachineDetail(Page):
             if selected.ended:
                 why = "ended before it had reported its machine."
             return paragraph(f"Rank {selected.rank} {why}", width, _WARNING)
-        gpu = machine_of(self.state.snapshot.ranks, host_of(selected)).gpu_of(selected)
+        gpus = machine_of(self.state.snapshot.ranks, host_of(selected)).gpus
+        gpu = next((each for each in gpus if each.uuid == selected.gpu_uuid), None)
         ended = f" rank {selected.rank} ended: these are its last figures"
         lines: list[StyledLine] = [(Segment(ended, _WARNING),)] if selected.ended else []
         if gpu is not None and selected.device is not None:

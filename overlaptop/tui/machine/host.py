@@ -32,9 +32,6 @@ class Machine:
     gpus: tuple[Gpu, ...]  # By index
     ranks: tuple[RankView, ...]  # All of this host
 
-    def gpu_of(self, view: RankView) -> Gpu | None:
-        return next((gpu for gpu in self.gpus if gpu.uuid == view.gpu_uuid), None)
-
     @property
     def rows(self) -> tuple[Gpu, ...]:
         without = (view for view in self.ranks if not view.gpu_uuid)

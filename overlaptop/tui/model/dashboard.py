@@ -230,7 +230,7 @@ class Dashboard:
 
     def select_job(self, key: str) -> None:
         """Watch this job, also while another one starts."""
-        self.launch.stop_following()
+        self.launch.awaited = False
         if key != self.session.job_key:
             self.end_recording()
         self.session.select(key)

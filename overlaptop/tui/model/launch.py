@@ -12,7 +12,7 @@ class LaunchFollower:
     def __init__(self, launcher: LocalLauncher | None, seen: JobsSeen) -> None:
         self._launcher, self._seen = launcher, seen
         self.status = LaunchStatus() if launcher is None else launcher.status()
-        self._awaited = self.status.phase is not LaunchPhase.NOTHING
+        self.awaited = self.status.phase is not LaunchPhase.NOTHING
         """True if the job will be shown as soon as it is found."""
         self._job = ""
         self._over = 0  # Number of the launch whose end was reported
@@ -21,11 +21,8 @@ class LaunchFollower:
         """Start a job, and show it. Raises ValueError for an invalid plan."""
         if self._launcher is not None:
             self._launcher.start(plan)
-            self._awaited = True
+            self.awaited = True
             self._take(self._launcher.status())
-
-    def stop_following(self) -> None:
-        self._awaited = False
 
     def poll(self, session: Session) -> str:
         """Poll the launch; return the key of a job to show, once for each start, or nothing."""
@@ -37,9 +34,9 @@ class LaunchFollower:
         if not self._job and (own := next(filter(self._launcher.owns, session.jobs), None)) is not None:
             self._job = own.job
             self._seen.describe(self._job, self.status.label)
-        if not (self._awaited and self._job):
+        if not (self.awaited and self._job):
             return ""
-        self._awaited = False
+        self.awaited = False
         return self._job
 
     def take_failure(self) -> str:

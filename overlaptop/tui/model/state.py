@@ -15,7 +15,7 @@ from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.report.hosts import by_node
-from overlaptop.report.order import MOST_LISTED, Filter, all_see_gaps, known_quantities, ordered, sort_keys
+from overlaptop.report.order import MOST_LISTED, Filter, all_see_gaps, ordered
 from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
@@ -332,13 +332,6 @@ class ViewState:
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0
             self.rank = shown[min(max(at + rows, 0), len(shown) - 1)]
-
-    def next_quantity(self) -> None:
-        self.map_quantity = following(self.map_quantity, known_quantities(self.snapshot.ranks))
-
-    def sort_by_next(self) -> None:
-        """Sort by the next column, worst figures first (overlap: lowest, times: longest)."""
-        self.sort_by(following(self.sort_key, sort_keys(self.snapshot.ranks)))
 
     def sort_by(self, key: str) -> None:
         """Sort by ``key``; if it is the present one, reverse the order."""

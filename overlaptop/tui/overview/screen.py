@@ -3,10 +3,11 @@
 from functools import partial
 from typing import ClassVar
 
-from overlaptop.report.order import Filter, FilterError
-from overlaptop.tui.help.glossary import OVERVIEW
+from overlaptop.report.order import Filter, FilterError, known_quantities, sort_keys
+from overlaptop.tui.help.glossary import OVERVIEW, TIMELINES
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.model.keys import OVERVIEW_KEYS, TIMELINE_KEYS, TIMELINES_KEYS, bindings
+from overlaptop.tui.model.state import following
 from overlaptop.tui.model.viewport import WHOLE_STEP
 from overlaptop.tui.overview.lines import FirstLineView, Legend, TotalsLine
 from overlaptop.tui.overview.rank_table import RankTable
@@ -69,13 +70,15 @@ class OverviewScreen(TimelineScreen):
         self.state.sort_by(key)
 
     def action_sort(self) -> None:
-        self.state.sort_by_next()
+        """Sort by the next column, worst figures first (overlap: lowest, times: longest)."""
+        self.state.sort_by(following(self.state.sort_key, sort_keys(self.state.snapshot.ranks)))
 
     def action_reverse(self) -> None:
         self.state.reverse = not self.state.reverse
 
     def action_map(self) -> None:
-        self.state.next_quantity()
+        known = known_quantities(self.state.snapshot.ranks)
+        self.state.map_quantity = following(self.state.map_quantity, known)
 
     def action_collectives(self) -> None:
         self._collectives.display = not self._collectives.size
@@ -106,3 +109,20 @@ class OverviewScreen(TimelineScreen):
             self.dashboard.resume()
         else:
             self.state.filter = Filter()
+
+
+class TimelinesScreen(OverviewScreen):
+    """The overview, with rows that are timelines: one step of all ranks on one axis."""
+
+    title_in_help = TIMELINES
+    BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, on_axis=True)
+
+    def action_collective(self, lines: int) -> None:
+        self.dashboard.hold_step()
+        super().action_collective(lines)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()

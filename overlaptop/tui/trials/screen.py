@@ -9,10 +9,8 @@ from overlaptop.tui.draw.layout import Item, code_to_keep, fit, paragraph
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
-from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.model.running_trials import RunningTrials, usual_values
-from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.prompt import LinePrompt
 from overlaptop.tui.widgets.screen import PageScreen
 from overlaptop.tui.widgets.view import Page
@@ -109,14 +107,12 @@ def _rows(running: RunningTrials, best: "Best | None", width: int) -> list[Style
     return [table.header(), *map(table.row, rows)]
 
 
-class TrialsScreen(PageScreen):
+class TrialsScreen(PageScreen[TrialsView]):
     """The trials of this dashboard."""
 
     title_in_help = TRIALS
     BINDINGS: ClassVar = bindings(TRIALS_KEYS)
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard, TrialsView(dashboard), JobHeader(dashboard))
+    view_class = TrialsView
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         trials, job = self.dashboard.trials, self.dashboard.session.job_key

@@ -1,7 +1,8 @@
 """The bases of all screens."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -16,9 +17,12 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.model.knob_editor import SCRIPT
 from overlaptop.tui.widgets.change_line import ChangeLine
+from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.prompt import LinePrompt, Prompt
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.knobs import Knob
+
+View = TypeVar("View", bound=JobView)
 
 
 class Views(Vertical, inherit_bindings=False):
@@ -102,16 +106,19 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         self.app.pop_screen()
 
 
-class PageScreen(DashboardScreen):
+class PageScreen(DashboardScreen, Generic[View]):
     """One view with scrolling or a cursor, and its keys."""
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+    view_class: Callable[..., View]
+    below_header = True
 
-    def __init__(self, dashboard: Dashboard, view: JobView, *above: JobView) -> None:
-        super().__init__(dashboard, *above, view)
-        self._view = view
+    def __init__(self, dashboard: Dashboard, *details: object) -> None:
+        """``details``: what the view is made of besides the dashboard."""
+        self._view = view = self.view_class(dashboard, *details)
         view.add_class("page")
-        view.set_class(bool(above), "below")
+        view.set_class(self.below_header, "below")
+        super().__init__(dashboard, *(JobHeader(dashboard),) * self.below_header, view)
 
     def action_move(self, lines: int) -> None:
         self._view.move(lines)
