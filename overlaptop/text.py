@@ -160,11 +160,6 @@ def runs_of(numbers: Iterable[int]) -> str:
     return ", ".join(runs(numbers))
 
 
-def possessive(name: str) -> str:
-    """Return ``rank 0's`` or ``the others'``."""
-    return f"{name}'" if name.endswith("s") else f"{name}'s"
-
-
 def named_ranks(ranks: Collection[int]) -> str:
     """``rank 3``, ``ranks 0-2, 5``; ``ranks 0, 8, 16, 24, 32, 40 and 122 more``."""
     found = runs(ranks)

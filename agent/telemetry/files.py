@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from overlaptop.text import runs
+
 MAX_FILE_BYTES = 64 << 10
 MAX_NUMBER = 1 << 16  # Above the kernel's own limits of 8,192 CPUs and 1,024 nodes
 
@@ -81,10 +83,4 @@ def parse_list(text: str) -> frozenset[int]:
 
 def format_list(numbers: Iterable[int]) -> str:
     """Write numbers as the kernel does: ascending, in ranges."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    return ",".join(runs(sorted(set(numbers))))

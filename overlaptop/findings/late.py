@@ -121,7 +121,7 @@ class Suspect:
     @property
     def whose(self) -> str:
         """Return such as ``the others'`` or ``rank 0's``."""
-        return text.possessive(self.versus)
+        return f"{self.versus}'" if self.versus.endswith("s") else f"{self.versus}'s"
 
     @property
     def longer(self) -> str:

@@ -91,14 +91,14 @@ def ranks_text(snapshot: Snapshot) -> str:
 
 
 def cost_in_brief(cost: OwnCost) -> str:
-    return _with_error(cost.change, cost.error)
+    return with_error(cost.change, cost.error)
 
 
 def cost_in_full(cost: OwnCost) -> str:
     within = ", which is within the error" if abs(cost.change) <= cost.error else ""
     detailed = ""
     if cost.measured_change is not None and cost.measured_error is not None:
-        measured = _with_error(cost.measured_change, cost.measured_error)
+        measured = with_error(cost.measured_change, cost.measured_error)
         detailed = f"; of steps measured in detail by {measured}"
     when = "" if cost.watched else " while nobody watches"
     return (
@@ -107,5 +107,7 @@ def cost_in_full(cost: OwnCost) -> str:
     )
 
 
-def _with_error(change: float, error: float) -> str:
-    return f"{change * 100:+.1f} % ± {error * 100:.1f}"
+def with_error(change: float, error: float | None) -> str:
+    """Return ``+1.2 % ± 0.3``; without the error if it is not known."""
+    known = f" ± {error * 100:.1f}" if error is not None else ""
+    return f"{change * 100:+.1f} %{known}"

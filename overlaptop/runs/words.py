@@ -4,7 +4,7 @@ from overlaptop import text
 from overlaptop.findings.finding import headline
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.records import FindingRecord, LateRank, RunRecord
-from overlaptop.report.figures import exposed_text
+from overlaptop.report.figures import exposed_text, with_error
 from overlaptop.timeline.arrivals import WaitTimes
 
 _MOST_OF_EACH = 5
@@ -29,7 +29,7 @@ def describe(run: RunRecord) -> str:
             if run.exposed_ns is None
             else f"{text.duration(run.exposed_ns)} a step {_parts(run)}".rstrip(),
             "bound": run.bound or "",
-            "own cost": _cost(run),
+            "own cost": with_error(run.cost_change, run.cost_error) if run.cost_change is not None else "",
         }
         lines += [f"  {name:{_NAME_CHARS}}{words}" for name, words in figures.items() if words]
     lines += _section("late ranks", [_late(each, run.work.world_size) for each in run.late_ranks])
@@ -85,10 +85,3 @@ def _finding(each: FindingRecord) -> str:
 
 def _until(each: LateRank | FindingRecord) -> str:
     return f"; gone after step {each.until_step:,}" if each.until_step is not None else ""
-
-
-def _cost(run: RunRecord) -> str:
-    if run.cost_change is None:
-        return ""
-    error = f" ± {run.cost_error * 100:.1f}" if run.cost_error is not None else ""
-    return f"{run.cost_change * 100:+.1f} %{error}"
