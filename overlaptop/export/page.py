@@ -16,6 +16,7 @@ from overlaptop.fleet.records import BOUNDS
 from overlaptop.records import FindingRecord, StepRecord
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import lateness
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.timeline.spans import Spans, clip, flatten
 
 MAX_SPANS = 200_000
@@ -132,8 +133,8 @@ def _means(records: Sequence[StepRecord]) -> list[str]:
     exact = all(each.compute_exact is not False for each in records)
     means = []
     for name in _FIGURES.values():
-        known = [value for each in records if (value := getattr(each, name)) is not None]
-        mean = overlap if name == "overlap" else text.duration(round(fmean(known)) if known else None)
+        known = (getattr(each, name) for each in records)
+        mean = overlap if name == "overlap" else text.duration(mean_of_known(known))
         means.append(text.bounded(mean, BOUNDS[name], exact=exact) if name in BOUNDS else mean)
     return means
 

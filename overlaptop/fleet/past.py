@@ -11,6 +11,7 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.totals import step_of, total
 from overlaptop.fleet.wait_breakdown import DISTURBED, break_down_alone, show_step, window_of
 from overlaptop.text import named_ranks
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -35,8 +36,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
         before = with_timelines(snapshot.ranks, number - 1)
         waits = break_down_alone(compared, before, snapshot.nodes, partial=partial)
     alone = show_step(replace(snapshot, ranks=ranks), waits, why)
-    lengths_ns = [view.last.step_ns for view in ranks if view.last is not None]
-    step_ns = round(fmean(lengths_ns)) if lengths_ns else None
+    step_ns = mean_of_known(view.last.step_ns for view in ranks if view.last is not None)
     return replace(alone, totals=replace(total(alone.ranks, snapshot.totals.dropped), step_ns=step_ns))
 
 

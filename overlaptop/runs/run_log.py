@@ -67,7 +67,6 @@ class RunLog:
         until_ns = snapshot.hub_since_ns if snapshot.hub_state is HubState.ENDED else snapshot.at_ns
         times, cost = self.samples.exposed_times(), snapshot.totals.own_cost
         known = times is not None and times.exposed_known
-        exposed_ns = self.samples.exposed_ns()
         usual = self._bounds.most_common(1)
         return RunRecord(
             job=snapshot.job.job,
@@ -82,7 +81,7 @@ class RunLog:
             step_ns=round(median(lengths_ns)) if lengths_ns else None,
             p99_step_ns=round(_p99(lengths_ns)) if lengths_ns else None,
             overlap=self.samples.overlap(),
-            exposed_ns=None if exposed_ns is None else round(exposed_ns),
+            exposed_ns=self.samples.exposed_ns(),
             exposed_wait_ns=times.exposed_wait_ns if times and known else None,
             exposed_transfer_ns=times.exposed_transfer_ns if times and known else None,
             exposed_not_attributed_ns=times.exposed_not_attributed_ns if times else None,

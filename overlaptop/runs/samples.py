@@ -11,6 +11,7 @@ from overlaptop.fleet.window import longest_going_ns
 from overlaptop.records import Figure, Work
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.trials.effect import LOOKS
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
@@ -110,9 +111,8 @@ class Samples:
             sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
         )
 
-    def exposed_ns(self) -> float | None:
-        known = [step.exposed_ns for step in self.steps if step.exposed_ns is not None]
-        return fmean(known) if known else None
+    def exposed_ns(self) -> int | None:
+        return mean_of_known(step.exposed_ns for step in self.steps)
 
     def exposed_times(self) -> WaitTimes | None:
         """Return the mean over the compared steps and their ranks. None if no step was compared."""
