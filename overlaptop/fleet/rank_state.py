@@ -10,8 +10,7 @@ from overlaptop.fleet.commands import LiveOverlap
 from overlaptop.fleet.snapshot import KeptTimeline, RankView
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow
 from overlaptop.fleet.trouble import is_stale
-from overlaptop.fleet.window import evidence_steps, history_steps
-from overlaptop.timeline import ratios
+from overlaptop.fleet.window import evidence_steps, history_steps, overlap_of
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
@@ -132,8 +131,7 @@ class RankState:
         """Return the overlap of the last measured steps before this one. None without communication."""
         measured = (step for step in reversed(self.steps) if step.step < before and step.comm_ns)
         seen = list(islice(measured, LIVE_STEPS))
-        hidden_ns = sum(step.hidden_ns or 0 for step in seen)
-        found = ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in seen))
+        found = overlap_of(seen)
         return None if found is None else LiveOverlap(found, len(seen))
 
     def add_sample(self, sample: DeviceSample, replaying: bool) -> bool:

@@ -1,13 +1,14 @@
 """Selects a rank's steps in a window."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from statistics import median_low
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView, Window
 from overlaptop.fleet.waits import FIRST_STEPS, StepWaits
+from overlaptop.timeline import ratios
 from overlaptop.wire.messages import StepTotals
 
 HISTORY_STEPS, LEAST_HISTORY_STEPS, MOST_HISTORY_STEPS = 600, 64, 1 << 17
@@ -23,6 +24,12 @@ PAUSE_NS, PAUSE_STEPS = 10_000_000_000, 5
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
+
+
+def overlap_of(steps: Collection[StepTotals]) -> float | None:
+    """Return the overlap of the sums over steps. None without communication."""
+    hidden_ns = sum(step.hidden_ns or 0 for step in steps)
+    return ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in steps))
 
 
 def history_steps(ranks: int) -> int:

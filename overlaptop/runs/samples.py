@@ -7,9 +7,8 @@ from statistics import fmean, median, quantiles
 from overlaptop import text
 from overlaptop.fleet.wait_breakdown import RESTARTED_NS
 from overlaptop.fleet.waits import FIRST_STEPS, StepWaits
-from overlaptop.fleet.window import longest_going_ns
+from overlaptop.fleet.window import longest_going_ns, overlap_of
 from overlaptop.records import Figure, Work
-from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.timeline.averages import mean_of_known
 from overlaptop.trials.effect import LOOKS
@@ -106,10 +105,7 @@ class Samples:
         return [_length_ns(of_ranks) for of_ranks in self.going.values()]
 
     def overlap(self) -> float | None:
-        measured = [step for step in self.steps if step.measured]
-        return ratios.overlap(
-            sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
-        )
+        return overlap_of([step for step in self.steps if step.measured])
 
     def exposed_ns(self) -> int | None:
         return mean_of_known(step.exposed_ns for step in self.steps)
@@ -157,9 +153,7 @@ def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
 
 def _of_step(measured: Sequence[StepTotals]) -> dict[str, float]:
     found = {}
-    comm_ns = sum(step.comm_ns or 0 for step in measured)
-    overlap = ratios.overlap(sum(step.hidden_ns or 0 for step in measured), comm_ns)
-    if overlap is not None:
+    if (overlap := overlap_of(measured)) is not None:
         found["overlap"] = overlap
     for name in ("exposed", "compute"):
         own_ns = {step.rank: getattr(step, f"{name}_ns") for step in measured}

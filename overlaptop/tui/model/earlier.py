@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
-from overlaptop.fleet.window import longest_going_ns
+from overlaptop.fleet.window import longest_going_ns, overlap_of
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import shortened, with_unit
-from overlaptop.timeline import ratios
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
@@ -182,9 +181,7 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
         since=since,
         exact=all_see_gaps(snapshot.ranks),
         step_ns=fmean(step.step_ns for step in going) if going else None,
-        overlap=ratios.overlap(
-            sum(step.hidden_ns or 0 for step in going), sum(step.comm_ns or 0 for step in going)
-        ),
+        overlap=overlap_of(going),
         exposed_ns=fmean(exposed) if exposed else None,
         steps_done=max(0, (newest + 1 if until is None else until) - since),
     )
