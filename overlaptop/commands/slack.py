@@ -23,8 +23,8 @@ from overlaptop.records import Record, SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import TrialsState, Tried
 from overlaptop.trials.slack import (
+    cost_words,
     delay_ranks,
-    least_cost_ns,
     refusal,
     slope_words,
     usual_delay_ns,
@@ -100,8 +100,7 @@ def experiment_of(
     job, name = session.job_key, PLACES[place]
     print_message(
         f"delays the {name} of {text.named_ranks(sorted(ranks))} in turn by "
-        f"{text.duration(delay_ns)} a step: costs the job "
-        f"{text.duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+        f"{text.duration(delay_ns)} a step: {cost_words(len(ranks), delay_ns, step_ns)}"
     )
 
     def trial_record(tried: Tried) -> Record:

@@ -10,6 +10,7 @@ from statistics import median
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.text import duration
 from overlaptop.timeline.averages import sigma
 from overlaptop.trials.effect import LOOKS, Effect, slope
 from overlaptop.trials.runner import Candidate, Trials, Tried, trial_steps
@@ -75,9 +76,9 @@ def is_narrow(effect: Effect) -> bool:
     )
 
 
-def least_cost_ns(ranks: int, delay_ns: int, step_ns: float) -> int:
-    """Return the time that the job loses at most if each rank is delayed in the fewest trials."""
-    return ranks * LOOKS[0] * trial_steps(step_ns) * delay_ns
+def cost_words(ranks: int, delay_ns: int, step_ns: float) -> str:
+    """Return what the job loses at most if each rank is delayed in the fewest trials, as words."""
+    return f"costs the job {duration(ranks * LOOKS[0] * trial_steps(step_ns) * delay_ns)} or more"
 
 
 def verdict(tried: Tried) -> str:

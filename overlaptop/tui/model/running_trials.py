@@ -86,7 +86,7 @@ class DashboardTrials:
 
     def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:
         """Return trials that delay each rank in turn, and a question. Raises ValueRefusedError."""
-        from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
+        from overlaptop.trials.slack import cost_words, delay_ranks, refusal, usual_delay_ns
 
         step_ns, ranks = snapshot.totals.step_ns, [view.rank for view in snapshot.ranks]
         if why := refusal(snapshot):
@@ -101,7 +101,7 @@ class DashboardTrials:
         title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
         question = (
             f"delay {plural(len(ranks), 'rank')} in turn by {duration(delay_ns)} a step? "
-            f"costs the job {duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+            f"{cost_words(len(ranks), delay_ns, step_ns)}"
         )
         return RunningTrials(trials, title, None, _job_of(snapshot)), question
 
