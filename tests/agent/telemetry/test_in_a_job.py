@@ -12,8 +12,6 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Num
 from overlaptop.wire.messages import RankEnd, StepTotals
 from tests.agent.conftest import COUNTS_MESSAGES
 
-from . import machines
-
 TESTS = str(Path(__file__).resolve().parents[1])
 JOB = f"""
     import json, sys, time
@@ -55,43 +53,6 @@ SEES_IMPORTS = """
     sys.meta_path.insert(0, ImportsSeen())
 """
 
-FORKS = f"""
-    import os, sys, time
-    sys.path.insert(0, {TESTS!r})
-    from telemetry import machines
-    import overlaptop.agent.sources.choice as choice
-    from overlaptop.agent.telemetry.telemetry import JobGpu
-
-    driver = sys.modules["pynvml"] = machines.h200_pair()
-    driver.between_samples_us = 500_000
-    choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
-    {COUNTS_MESSAGES}
-    import torch, overlaptop.agent
-
-    def steps():
-        made = 0
-        sent.clear()
-        while sent["DeviceSample"] < 2:
-            overlaptop.agent.step()
-            made += 1
-            time.sleep(0.05)
-        return made
-
-    rank = 0
-    made = steps()
-    pid = os.fork()
-    if pid == 0:
-        rank = 1
-        os.environ["RANK"] = "1"
-        overlaptop.agent.step()  # counts nothing yet
-        overlaptop.agent.attach()
-        made = steps()
-    else:
-        made += steps()
-        assert os.waitpid(pid, 0)[1] == 0
-    print(rank, made)
-"""
-
 
 def test_telemetry_on_a_cpu_leaves_the_job_as_without_it(run_ranks) -> None:
     """And no thread of the agent's imports anything: a child that a job forks meanwhile would find half a
@@ -118,18 +79,6 @@ def test_telemetry_on_a_cpu_leaves_the_job_as_without_it(run_ranks) -> None:
     assert plain.codes == [0, 0], plain.errs
     assert json.loads(plain.outs[0])[0] == json.loads(job.outs[0])[0]
     assert not {type(message) for message in plain.messages} & {MachineFacts, DeviceFacts, NumaFacts}
-
-
-def test_forked_child_reports_its_own_gpu(run_ranks) -> None:
-    job = run_ranks(FORKS, nproc=1, forked=True)
-    assert (job.codes, job.errs) == ([0], [""])
-    made = dict(map(int, line.split()) for line in job.outs[0].splitlines())
-    assert job.info(0).pid != job.info(1).pid
-    for rank in range(2):
-        assert [step.step for step in job.steps(rank)] == list(range(made[rank] - 1))
-        assert [facts.gpu_uuid for facts in job.of(DeviceFacts, rank)] == [machines.uuid(rank + 1)]
-        sample = job.of(DeviceSample, rank)[1]
-        assert (sample.nvlink_tx_bytes_per_s, sample.unknown) == (100_000 << 20, ())
 
 
 # A thread is in a call of the driver's, which comes back when the fork has begun (what was registered last

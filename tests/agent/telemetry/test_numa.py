@@ -28,12 +28,6 @@ def test_devices_lie_on_nodes_beside_their_adapters(tmp_path: Path) -> None:
         assert topology.node_of_pci(no_address) is topology.nic_near(no_address) is None
 
 
-def test_the_only_node_with_cpus_has_all_devices(tmp_path: Path) -> None:
-    topology = Topology.read(expand("grace-hopper", tmp_path))
-    assert topology.cpus_by_node == {0: frozenset(range(72))}
-    assert topology.node_of_pci("0000:fe:1f.7") == 0
-
-
 @pytest.mark.parametrize(
     ("nodes", "nearest"),
     [
@@ -179,47 +173,6 @@ def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "nodes"),
-    [
-        ("prefer (many):0-1", "prefer (many):0-1", {0, 1}),
-        ("bind=static:2-3", "bind:2-3", {2, 3}),
-        ("interleave=relative|balancing:0,2", "interleave:0,2", {0, 2}),
-    ],
-)
-def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int], tmp_path: Path) -> None:
-    set_process(tmp_path, "0", policy=words)
-    policy = numa.memory_policy(tmp_path)
-    assert (policy.text, policy.nodes) == (text, nodes)
-
-
-def test_first_mappings_give_the_processes_policy(tmp_path: Path) -> None:
-    """The heap comes after the program's own, and to look through it costs milliseconds a GiB."""
-    own = "200000000 bind:7 anon=1 N7=1 kernelpagesize_kB=4"
-    program = [f"55dcef0d{n}000 prefer:1 file=/usr/bin/python3.11 mapped=32 N1=32" for n in range(5)]
-    heap = ["55dd0b891000 bind:7 heap anon=293 dirty=293 active=0 N7=293 kernelpagesize_kB=4"] * 20
-    for lines in ([*program, *heap], [own, *program[:3]]):
-        write(tmp_path, "proc/self/numa_maps", "\n".join(lines))
-        assert numa.memory_policy(tmp_path).text == "prefer:1"
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "file", "cpus"),
-    [
-        ("0::/a/b\n", "a/b/cpuset.cpus.effective", {0, 1}),
-        ("0::/../../outside\n", "cpuset.cpus.effective", {0, 1}),  # as a container sees its own
-        ("9:cpu:/x\n3:cpuset,misc:/y\n0::/\n", "cpuset/y/cpuset.effective_cpus", {0, 1}),
-        ("", "cpuset.cpus.effective", None),
-    ],
-)
-def test_a_cgroup_s_cpus_are_found_in_both_versions(
-    cgroup: str, file: str, cpus: set[int] | None, tmp_path: Path
-) -> None:
-    write(tmp_path, "proc/self/cgroup", cgroup)
-    write(tmp_path, f"sys/fs/cgroup/{file}", "0-1\n")
-    assert numa.cgroup_cpus(tmp_path) == cpus
-
-
-@pytest.mark.parametrize(
     ("cgroup", "files", "limit"),
     [
         ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "cpu.max": "800000 100000"}, 1.5),
@@ -235,12 +188,3 @@ def test_the_least_limit_of_a_cgroup_s_cpu_time_counts(
     for name, content in files.items():
         write(tmp_path, f"sys/fs/cgroup/{name}", f"{content}\n")
     assert numa.cpu_limit(tmp_path) == limit
-
-
-def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> None:
-    set_process(tmp_path, "0-223", threads=[3] * 100 + [60] * 50)
-    threads = numa.threads_by_cpu(tmp_path)
-    for _ in range(4):
-        assert next(threads) == ({}, "still being read")
-    for _ in range(2):  # and then until the next round is complete
-        assert next(threads) == ({3: 100, 60: 50}, "")

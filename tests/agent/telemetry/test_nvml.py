@@ -1,15 +1,13 @@
 """A GPU by NVML: what it tells is told exactly, what it refuses is unknown, each for itself."""
 
-import sys
-
 import pynvml
 import pytest
 
 from overlaptop.agent.telemetry.gpu import GpuFacts
-from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, pci_bus_id
+from overlaptop.agent.telemetry.nvml import Nvml
 from overlaptop.agent.telemetry.rates import Rates
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, GpuSite
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink
 
 from . import machines
 from .machines import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, Driver
@@ -32,25 +30,6 @@ def reader(driver: Driver, at: int = 0) -> GpuFacts:
 
 def reasons(message: DeviceFacts | DeviceSample) -> dict[str, str]:
     return {unknown.name: unknown.reason for unknown in message.unknown}
-
-
-@pytest.mark.parametrize("code", [9, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, 18, 999])
-def test_without_a_driver_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    driver = Driver()
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    driver.refuse["nvmlInit"] = code
-    with pytest.raises(NvmlError, match=r"^[^\n]+$"):
-        Nvml.open()
-
-
-def test_gpus_are_named_as_in_nvidia_smi_and_sysfs() -> None:
-    driver = machines.h200_pair()
-    nvml = Nvml(driver)
-    first, second = nvml.gpus()
-    assert first == GpuSite(0, machines.uuid(1), "NVIDIA H200", "0000:00:06.0", None)
-    driver.gpus[0].bus_id = "lost\n/.."  # is no address on PCI
-    assert nvml.gpus() == (second,)
-    assert pci_bus_id("00010000:1B:00.0") == "10000:1b:00.0"
 
 
 def test_h200s_behind_switches() -> None:

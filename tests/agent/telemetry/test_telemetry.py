@@ -14,7 +14,6 @@ from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.telemetry import (
-    NO_GPU,
     PERIOD_S,
     JobGpu,
     MachineMonitor,
@@ -99,16 +98,6 @@ def test_facts_and_samples_reach_the_hub(beside, driver) -> None:
     assert not running(beside)
     assert (driver.opened, driver.samples) == (0, 0)
     assert beside.notices == []
-
-
-def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
-    beside.follow(None, beside.has(NumaFacts))
-    (machine,), (device,) = beside.of(MachineFacts), beside.of(DeviceFacts)
-    assert (machine.gpus, device.gpu_uuid) == ((), "")
-    assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
-    assert ("gpus", NO_GPU) in [(unknown.name, unknown.reason) for unknown in machine.unknown]
-    assert beside.of(DeviceSample) == []
-    assert driver.calls.total() == 0
 
 
 @pytest.mark.parametrize(
