@@ -78,13 +78,6 @@ def test_kernels_are_not_tried_under_a_profiling_tool(monkeypatch):
     assert (chosen.name, chosen.reason) == ("events", "a CUDA profiler holds CUPTI")
 
 
-@pytest.mark.parametrize("asked", ["auto", "kernels", "events", "host"])
-def test_each_choice_without_a_gpu_is_the_hosts_clock(asked):
-    chosen = choose(asked)
-    assert chosen.name == "host"
-    assert chosen.reason
-
-
 @pytest.mark.parametrize(
     ("initialized", "devices", "backend", "expected"),
     [

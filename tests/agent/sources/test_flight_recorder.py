@@ -67,23 +67,6 @@ def test_the_last_collectives_of_each_group_say_how_far_they_are():
     assert [each.op for each in calls["1 mine"]] == ["barrier"]
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel", "several"),
-    [
-        ("all_reduce_barrier", "AllReduce", False),
-        ("_all_gather_base", "AllGather", False),
-        ("reduce_scatter", "ReduceScatter", False),
-        ("send 0->1", "SendRecv", False),
-        ("all_to_all", "SendRecv", True),
-        ("all_gather_into_tensor_coalesced", "AllGather", True),
-    ],
-)
-def test_name_of_an_operation_has_its_kernels(name, kernel, several):
-    [launch] = launches_of([entry(name)], GROUPS)
-    assert kernel in launch.kernels
-    assert (launch.several, launch.op) == (several, name.partition(" ")[0])
-
-
 def test_entries_become_launches_in_order():
     log = [
         # The bytes of the larger side count.
@@ -115,6 +98,7 @@ def test_entries_become_launches_in_order():
         ("coalesced recv+send", 32, 23),
         ("all_reduce", 16, 30),
     ]
+    assert ["AllGather" in each.kernels for each in launches] == [True, *[False] * 3, True, False, False]
     assert [each.op for each in launches if each.coalesced and each.several] == [
         each.op for each in launches if each.op.startswith("coalesced")
     ]

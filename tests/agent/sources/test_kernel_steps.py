@@ -34,11 +34,6 @@ def read(trace: Trace, found: Counter[str] | None = None):
     return read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
 
 
-def reread(burst, activities):
-    rules = LaneRules()
-    return read_steps(activities, burst.marks, burst.names(rules), rules, burst.clock_offset_ns)
-
-
 def plain(steps):
     """The same with lanes as tuples: arrays have no equality."""
     return [
@@ -145,20 +140,14 @@ def test_a_copy_to_pageable_memory_may_have_blocked_the_host(memory, known):
     assert (read(trace)[0].host_ns is not None) == known
 
 
-def shuffled(activities):
-    return np.random.default_rng(0).permutation(activities)
-
-
-def wrapping(activities):
-    numbers = activities["correlation"].astype(np.int64)
-    activities["correlation"] = (numbers - numbers.min() - 100) % 2**32
-    return activities
-
-
-@pytest.mark.parametrize("change", [shuffled, wrapping])
-def test_neither_order_nor_launch_numbers_change_a_step(change):
+def test_neither_order_nor_launch_numbers_change_a_step():
     burst = recording("fsdp2")
-    assert plain(reread(burst, change(burst.activities()))) == plain(burst.steps())
+    activities = np.random.default_rng(0).permutation(burst.activities())
+    numbers = activities["correlation"].astype(np.int64)
+    activities["correlation"] = (numbers - numbers.min() - 100) % 2**32  # they wrap
+    rules = LaneRules()
+    read_anew = read_steps(activities, burst.marks, burst.names(rules), rules, burst.clock_offset_ns)
+    assert plain(read_anew) == plain(burst.steps())
 
 
 def test_the_users_rules_move_kernels_to_another_lane():
@@ -171,21 +160,6 @@ def test_the_users_rules_move_kernels_to_another_lane():
 
 
 # Bursts made by hand.
-
-
-def test_kernels_run_by_the_gpus_clock_and_are_issued_by_order():
-    trace = Trace()
-    trace.mark(3, 100)
-    trace.kernel(GEMM, 110, 150)
-    trace.kernel(ALL_REDUCE, 195, 230, stream=13)  # issued in step 3, begun in it, ended in step 4
-    trace.mark(4, 200)
-    trace.kernel(GEMM, 202, 260)
-    trace.mark(5, 300)
-    first, second = read(trace)
-    assert flat(first, "compute", "comm") == [(110, 150), (195, 200)]
-    assert flat(second, "compute", "comm") == [(202, 260), (200, 230)]
-    assert [(kernel.start_ns, kernel.end_ns) for kernel in kernels_of(first)] == [(195, 230)]
-    assert kernels_of(second) == []
 
 
 def in_one_step(*launches):

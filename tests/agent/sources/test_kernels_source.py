@@ -385,16 +385,6 @@ def test_only_several_windows_of_too_many_records_are_given_up(gpu):
     assert job.is_whole()
 
 
-def test_window_ends_when_the_job_does_something_else(gpu):
-    job = MeasuredJob(gpu)
-    job.until_tracing()
-    for share, goes_on in ((0.5, True), (0.6, False)):  # a long validation
-        gpu.now_ns += int(share * kernels.PAUSE_S * 1e9)
-        job.take()
-        assert gpu.tracing == goes_on
-    assert job.recovers()
-
-
 def test_nothing_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
@@ -480,19 +470,6 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
             assert (spans.length_ns(each.compute), spans.length_ns(each.comm)) == lanes
         job.source.stop()
         assert not gpu.tracing
-
-
-def test_short_flight_recorder_is_reported(gpu):
-    gpu.recorder_keeps = 3
-    job = MeasuredJob(gpu, every=1)
-    job.run(100)
-    assert any(each.named for each in job.detailed())
-    assert not all(each.named for each in job.detailed())
-    assert job.source.reason == naming.SELDOM_NAMED.format(12)
-    gpu.recorder_keeps = 1000
-    job.source.settings_changed(job.next_step)
-    job.run(20)
-    assert job.source.reason == ""
 
 
 def test_a_capture_waits_until_it_is_no_longer_held_off(monkeypatch):
