@@ -45,6 +45,8 @@ def test_both_ranks_write_a_trace_of_the_same_steps(shared, dashboard, watch):
     folder = shared.folder / capture.FOLDER / key
     assert paths == [folder / "rank0.json.gz", folder / "rank1.json.gz"]
     assert sorted(folder.iterdir()) == paths
+    assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
+    assert (folder.parent / ".gitignore").read_text() == "*\n"
     numbers = [made.step + SETTLING_STEPS + number for number in range(4)]
     for rank, path in enumerate(paths):
         trace = read(path)
@@ -130,17 +132,6 @@ def write(cwd, notices=None, text=WHOLE):
             Path(path).write_text(text)
 
     return capture.write_trace(save, cwd, KEY, 3, lambda _level, said: notices.append(said))
-
-
-def test_whole_trace_lies_below_the_jobs_folder(tmp_path, temporary):
-    path = write(tmp_path)
-    assert path == tmp_path / capture.FOLDER / KEY / "rank3.json.gz"
-    assert read(path) == {"traceEvents": []}
-    assert [each.name for each in path.parent.iterdir()] == ["rank3.json.gz"]
-    assert [each.stat().st_mode & 0o777 for each in path.parents[:2]] == [0o700, 0o700]
-    assert write(tmp_path) == path  # the ranks of a job make the folder together
-    assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
-    assert not temporary.exists()
 
 
 def test_trace_goes_to_the_temporary_folder_if_it_has_to(tmp_path, temporary):

@@ -120,23 +120,6 @@ def test_failed_action_is_reported_and_abandoned(make_job, action, words):
     assert len(action.seen) == (action.fails_at or action.steps)
 
 
-def test_change_reports_both_values_and_marks_its_steps(make_job):
-    job = make_job(Changing(steps=3, result="depth 1 -> 2"))
-    command = capture()
-    job.receive(command)
-    job.train_until("changed")
-    first = job.action.seen[0]
-    assert [said for said in job.reported if said[0] in ("changing", "changed", "writing")] == [
-        ("changing", first, ""), ("changed", first, "depth 1 -> 2"),
-    ]  # fmt: skip
-    assert (job.reports[-1].old, job.reports[-1].new) == ("1", "2")
-    # The third boundary began a step that is the job's own again.
-    marks = [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)]
-    assert marks == [False, True, True, False, False]
-    told = [f"capture (steps 2), asked by {command.by}", f"depth 1 -> 2, asked by {command.by}"]
-    assert [text for _, text in job.notices] == told
-
-
 @pytest.mark.parametrize("state", ["accepted", "recording", "writing"])
 def test_ending_job_waits_only_for_a_trace_being_written(make_job, state):
     job = make_job(Recording(steps=2 if state == "writing" else 1000))

@@ -90,51 +90,23 @@ def test_profiler_that_fails_to_start_leaves_nothing_paused(monkeypatch, failing
 # Work that waits for the end of an optimizer's annotation.
 
 
-class Loop:
-    def __init__(self):
-        self.log = []
-        self.after = AfterOptimizer()
-        self.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-        self.optimizer.register_step_post_hook(lambda *_: self.hook())
-
-    def hook(self):
-        self.log.append("hook")
-        self.after.call(lambda: self.log.append("called"))
-        self.log.append("hook ends")
-
-
-AT_ONCE = ["hook", "called", "hook ends"]
-
-
-@pytest.fixture
-def loop():
+def test_call_waits_for_the_end_of_its_optimizer_step():
     before = (record_function.__enter__, record_function.__exit__)
-    made = Loop()
-    made.after.start()
-    yield made
-    made.after.stop()
-    assert (record_function.__enter__, record_function.__exit__) == before
+    log, after = [], AfterOptimizer()
+    after.start()
 
-
-def test_call_waits_for_the_end_of_its_optimizer_step(loop):
-    def annotate():
+    def hook():
+        after.call(lambda: log.append("called"))
         with record_function("the job's own"):
-            loop.log.append("inside")
+            log.append("inside")
 
-    loop.optimizer.register_step_post_hook(lambda *_: annotate())
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: hook())
     with profiler.profile(activities=CPU) as profiled:
-        loop.optimizer.step()
-        loop.log.append("returned")
-    assert loop.log == ["hook", "hook ends", "inside", "called", "returned"]
+        optimizer.step()
+    assert log == ["inside", "called"]
     assert any(event.name.startswith("Optimizer.step#") for event in profiled.events())
-
-
-def test_call_runs_at_once_outside_of_an_optimizer_step(loop):
-    loop.hook()
-    assert loop.log == AT_ONCE
-    loop.after.stop()
-    unseen = Loop()
-    unseen.optimizer.register_step_pre_hook(lambda *_: unseen.after.start())
-    unseen.optimizer.step()
-    unseen.after.stop()
-    assert unseen.log == AT_ONCE
+    hook()
+    assert log[2:] == ["called", "inside"], "at once, outside of a step"
+    after.stop()
+    assert (record_function.__enter__, record_function.__exit__) == before

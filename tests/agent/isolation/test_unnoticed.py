@@ -109,14 +109,3 @@ def test_agents_threads_are_not_the_scripts_and_take_no_signal(run_ranks) -> Non
     assert job.outs == ["['MainThread'] True\n"]
     assert job.errs == [""]
     assert isinstance(job.messages[-1], RankEnd)
-
-
-def test_unsafe_socket_directory_is_logged_once(run_ranks, sockets) -> None:
-    """Logging asks for the current thread, and Python lists whoever asks."""
-    sockets.mkdir(mode=0o755)
-    script = WAITS_FOR_ITS_THREADS.replace("threading.Thread(target=work).start()", "work()")
-    job = run_ranks(script, nproc=1, listen=False, forked=True)
-    assert job.codes == [0], job.errs
-    assert job.outs == ["['MainThread'] True\n"]
-    assert job.errs[0].count("overlaptop:") == 1
-    assert "0700" in job.errs[0]

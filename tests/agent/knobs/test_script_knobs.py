@@ -113,7 +113,6 @@ class Group:
 
     group_name = "0"
     begun = 0
-    counts = True
     _device_types = ("cpu", "cuda")
 
     def size(self):
@@ -123,8 +122,6 @@ class Group:
         return self
 
     def _get_sequence_number_for_group(self):
-        if not self.counts:
-            raise RuntimeError("does not yet support sequence numbers")
         return self.begun
 
 
@@ -146,12 +143,3 @@ def test_position_has_collectives_and_the_present_value(declared, world):
         action.position(7)
     dist.group.WORLD = None
     assert action.position(7) == ANY_POSITION, "alone there is nobody to differ from"
-
-
-def test_knobs_are_refused_where_collectives_are_not_counted(declared, world):
-    declare(declared)
-    assert [knob.refusal for knob in declared.knobs()] == [""]
-    world.counts = False
-    (told,) = declared.knobs()
-    assert told.refusal.startswith("its backend does not count collectives")
-    assert declared.action("accumulation", 8).refusal() == told.refusal

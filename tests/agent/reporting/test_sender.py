@@ -86,19 +86,6 @@ def test_newest_messages_are_kept_without_a_hub(sender, request):
     reader.close()
 
 
-def test_the_socket_takes_no_standard_descriptor(sender, hub):
-    saved = os.dup(0)
-    os.close(0)
-    try:
-        sender.pump()
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(0)
-    finally:
-        os.dup2(saved, 0)
-        os.close(saved)
-    assert sender.drained
-
-
 def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender, hub):
     first = Reader(hub, sender)
     for number in range(600):
