@@ -94,12 +94,6 @@ def test_jitter_widens_a_slope_upwards_only():
     assert blurred.high == pytest.approx(sharp.high + 0.2)
 
 
-def test_waking_after_a_delay_is_no_growth_of_a_slope():
-    """As much as was seen on GPUs, where nothing else was in the way."""
-    effect = slope([Pair(48_250_000, 40_000_000, 8_000_000)] * LOOKS[0])
-    assert effect.low < 1 < effect.centre
-
-
 @given(st.lists(st.floats(1, 1000), min_size=7, max_size=30), st.floats(0.5, 2), st.floats(1, 1e6))
 def test_the_interval_follows_shift_and_unit(presents, factor, delay):
     pairs = [Pair(factor * each, each) for each in presents]

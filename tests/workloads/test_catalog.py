@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 
 from overlaptop.agent import options as agent_options
-from overlaptop.workloads.catalog import DDP, FAULTS, WORKLOADS, find, what_runs
-from overlaptop.workloads.options import OptionsError, complete, value_text
+from overlaptop.workloads.catalog import DDP, WORKLOADS, find
+from overlaptop.workloads.options import OptionsError, value_text
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():
@@ -74,11 +74,3 @@ def test_torchrun_takes_no_option_for_one_of_its_own(capsys):
         flags |= {flag for flag in workload.parser()._option_string_actions if flag.startswith("--")}
     own = get_args_parser()._option_string_actions
     assert not {flag for flag in flags - {"--help"} if any(each.startswith(flag) for each in own)}
-
-
-def test_what_runs_with_a_fault_keeps_a_device_of_its_own():
-    for words, device in (("ddp --device cpu", "cpu"), ("ddp", "cuda")):
-        parsed = FAULTS.parser().parse_args(["--device", "cuda", "--workload", words])
-        complete(FAULTS.options, parsed, "cuda")
-        run = what_runs(parsed)
-        assert run.device == run.workload.check(run.words)["device"] == device

@@ -80,14 +80,6 @@ def test_fault_takes_its_share_of_steps_that_the_job_marks(warm, tmp_path):
     assert min(lost_ns.values()) > 50_000_000
 
 
-# What else is refused: tests/launch/test_local.py.
-def test_what_cannot_run_here_is_one_clear_line_and_status_2(warm, tmp_path):
-    options = ["--late-rank", "0", "--workload", "pipeline --mode gpipe", "--device", "cpu"]
-    done = run(warm, tmp_path, find("faults").path, *options, ranks=1)
-    said = "faults.py: error: --workload: a pipeline needs two ranks\n"
-    assert (done.codes, done.errs) == ([2], [said])
-
-
 @pytest.mark.parametrize("slower_from", [10, 100, 1000])
 def test_time_runs_out_within_a_step_even_if_steps_grow(monkeypatch, slower_from):
     """A step of eight batches takes eight times as long, from whichever step on."""
