@@ -41,7 +41,7 @@ TRAINING = """
                 wait_for_end_of("leave_out")
             dist.all_reduce(torch.ones(1 << 18))
         if is_there("other"):
-            dist.all_reduce(torch.ones(1 << 18)) if rank == 0 else dist.barrier()
+            dist.barrier() if rank == 1 else dist.all_reduce(torch.ones(1 << 18))
         for each in model.parameters():
             dist.all_reduce(each.grad)
         optimizer.step()
@@ -101,21 +101,15 @@ def stand_in_python(job, watching, name, size_bytes, waiting=(0,)):
     watching.goes_on()
 
 
-def call_another_operation(job, watching):
+def call_another_operation(job, watching, waiting=(0,)):
     (job.folder / "other").touch()
-    return until_hung(watching, Blame.DIFFERS, (1,), (0,))
+    return until_hung(watching, Blame.DIFFERS, (1,), waiting)
 
 
-def test_waiting_ranks_differ_from_a_stopped_or_sleeping_one(start, watch):
+def test_rank_that_stops_sleeps_or_calls_otherwise_is_named(start, watch):
     job, watching = start(training=TRAINING, ranks=3), watch()
     assert stop_and_go_on(watching, stopped=2, ranks=3).op == "allreduce_"
     stand_in_python(job, watching, "sleep", 4, waiting=(0, 2))
-    assert watching.end(job) == 0
-
-
-def test_rank_that_leaves_out_a_call_or_makes_another_is_named(start, watch):
-    job, watching = start(training=TRAINING), watch()
-    watching.until_it_trains()
-    stand_in_python(job, watching, "leave_out", 1 << 20)
-    found = call_another_operation(job, watching)
+    stand_in_python(job, watching, "leave_out", 1 << 20, waiting=(0, 2))
+    found = call_another_operation(job, watching, waiting=(0, 2))
     assert (found.op, found.other) == ("allreduce_", "barrier")
