@@ -1,4 +1,4 @@
-"""Chrome, CSV and HTML files of a job."""
+"""Chrome, Perfetto, CSV and HTML files of a job."""
 
 import csv
 import io
@@ -18,6 +18,7 @@ from overlaptop.formats.job import analyze
 from overlaptop.records import FindingRecord
 from overlaptop.timeline.lanes import LaneRules
 from tests.export.jobs import RECORDED, all_reduce, folders, recorded, traced
+from tests.export.test_perfetto import require_same_figures
 from tests.fleet.builders import info, status, welcome
 from tests.fleet.fakes import FakeSession
 from tests.formats.traces import kernel, write
@@ -40,15 +41,18 @@ def require_same_when_read_back(job: JobTimeline, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_analyze_reads_the_same_figures_from_chrome_files(name: str, tmp_path: Path) -> None:
+def test_all_files_of_a_job_have_the_same_figures(name: str, tmp_path: Path) -> None:
     require_same_when_read_back(recorded(name), tmp_path / "chrome")
+    require_same_figures(recorded(name))
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_analyze_reads_the_same_figures_of_any_job(data: st.DataObject, tmp_path_factory) -> None:
+def test_all_files_of_any_job_have_the_same_figures(data: st.DataObject, tmp_path_factory) -> None:
     folder: Path = tmp_path_factory.mktemp("job")
-    require_same_when_read_back(from_traces(traced(data.draw(folders(folder)))), folder / "chrome")
+    job = from_traces(traced(data.draw(folders(folder))))
+    require_same_when_read_back(job, folder / "chrome")
+    require_same_figures(job)
 
 
 def test_hta_counts_every_activity_of_chrome_files(tmp_path: Path) -> None:

@@ -2,18 +2,14 @@
 
 import io
 from collections import defaultdict
-from pathlib import Path
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from overlaptop.export import perfetto
-from overlaptop.export.timeline import JobTimeline, from_snapshot, from_traces
+from overlaptop.export.timeline import JobTimeline, from_snapshot
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.timeline.spans import clip, from_pairs, intersection, length_ns
-from tests.export.jobs import RECORDED, folders, recorded, traced
+from tests.export.jobs import recorded
 from tests.fleet.builders import GB, info, sample, status, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import waiting_job
@@ -83,18 +79,6 @@ def require_same_figures(job: JobTimeline) -> None:
         assert said.get("overlap") == record.overlap
         fused = found.spans(record.rank, "compute and communicate", "fused")
         assert length_ns(clip(fused, start_ns, end_ns)) == (record.fused_ns or 0)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_slices_have_the_same_overlap_waiting_and_transfer(name: str) -> None:
-    require_same_figures(recorded(name))
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_slices_of_any_job_have_the_same_figures(data: st.DataObject, tmp_path_factory) -> None:
-    folder: Path = tmp_path_factory.mktemp("job")
-    require_same_figures(from_traces(traced(data.draw(folders(folder)))))
 
 
 def test_a_flow_ties_each_collective_over_its_ranks() -> None:
