@@ -100,6 +100,13 @@ def test_only_a_value_that_ranks_refuse_at_first_is_left_out(values, pairs, refu
     assert (sum(bool(each.refused) for each in state.tried), state.failed) == (refused, False)
 
 
+def test_delays_that_add_up_to_too_much_are_refused():
+    job = LiveJob(lambda _value: 50.0)
+    state = run(delay_ranks(job, (0,), 9_000 * MS, HOST), job)
+    assert state.tried[0].refused.startswith("the delays of all steps must be ")
+    assert job.sent == []
+
+
 @pytest.mark.parametrize(
     ("breaks", "why"),
     [

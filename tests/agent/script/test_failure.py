@@ -44,13 +44,10 @@ def test_secrets_in_urls_are_masked(words, kept):
 
 
 STEPS = "import torch, overlaptop.agent\nfor _ in range(3): overlaptop.agent.step()\n"
-ATTACHES = "import overlaptop.agent\noverlaptop.agent.attach()\n"
 
 
-@pytest.mark.parametrize(("agent", "begin"), [(True, ""), (False, ATTACHES)], ids=["by -m", "by attach"])
-def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, begin):
-    script = f"{begin}{STEPS}raise ValueError('boom')"
-    job = run_ranks(script, nproc=1, agent=agent, forked=agent)
+def test_the_goodbye_says_how_the_script_ended(run_ranks):
+    job = run_ranks(f"{STEPS}raise ValueError('boom')", nproc=1, forked=True)
     assert job.codes == [1], job.errs
     last = job.messages[-1]
     assert isinstance(last, RankEnd)

@@ -27,12 +27,10 @@ from overlaptop.timeline.lanes import LaneRules
 
 RECORDED = ("ddp", "fsdp2")
 
-GEMM, ALL_REDUCE, ALL_GATHER, GENERIC, ELEMENTWISE, FUSED, SPIN = 1, 2, 3, 4, 5, 6, 7
+GEMM, ALL_REDUCE, ELEMENTWISE, FUSED, SPIN = 1, 2, 3, 4, 5
 NAMES = {
     GEMM: b"nvjet_sm90_tst_256x128_64x4",
     ALL_REDUCE: b"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    ALL_GATHER: b"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    GENERIC: b"ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
     FUSED: b"_ZN7cutlass13device_kernelINS_4gemm6kernel19Sm90AGGemmUniversalIiEEEEvNT_6ParamsE",
     SPIN: b"_ZN2at4cuda12_GLOBAL__N_111spin_kernelEl",
     ELEMENTWISE: b"_ZN2at6native29vectorized_elementwise_kernelILi8EEvi",

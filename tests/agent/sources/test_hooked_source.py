@@ -184,20 +184,6 @@ def test_collective_ends_when_the_job_could_see_its_end(source):
     assert third.comm_ns == 0
 
 
-def test_call_without_a_future_lasts_until_it_is_waited_for(source):
-    first, second = WithoutFuture(), WithoutFuture()
-    for work in (first, second):
-        issue(source, work)
-    wait(source, second)
-    source.boundary(1)  # not measured
-    assert source.take() == []
-    wait(source, first)
-    source.boundary(2)
-    measured, unmeasured = totals(source)
-    assert 0 < measured.exposed_ns < measured.comm_ns < measured.step_ns
-    assert (unmeasured.comm_ns, source.reason) == (None, "")
-
-
 UNKNOWN = {
     "its end is hidden": lambda source: issue(source, WithoutFuture()),
     "more than 4,096 waits": lambda source: [wait(source) for _ in range(MAX_MARKS + 1)],
