@@ -46,7 +46,7 @@ def of_rank(found: dict[tuple, float], name: str, rank: int, *labels: str) -> fl
     return value
 
 
-def test_times_are_counters_of_seconds() -> None:
+def test_times_and_late_ranks_are_counters() -> None:
     found = collected(waiting_job(late=lambda _: 2).tick())
     assert of_rank(found, "overlaptop_steps_total", 0) == STEPS
     assert of_rank(found, "overlaptop_step_duration_seconds_count", 0) == STEPS
@@ -57,10 +57,7 @@ def test_times_are_counters_of_seconds() -> None:
     assert sum(parts) == pytest.approx(0.08 * STEPS)
     waited = of_rank(found, "overlaptop_communication_seconds_total", 0, "kind=waiting", "exposed=true")
     assert waited == pytest.approx(0.016 * STEPS)
-
-
-def test_who_is_late_and_what_it_costs() -> None:
-    found = collected(waiting_job(late=lambda _: 2).tick())
+    # Who is late, and what it costs.
     assert [of_rank(found, "overlaptop_rank_late", rank) for rank in range(4)] == [0, 0, 1, 0]
     late = [of_rank(found, "overlaptop_late_collectives_total", rank) for rank in range(4)]
     assert late == [0, 0, 2 * STEPS, 0]

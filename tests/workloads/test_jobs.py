@@ -98,23 +98,6 @@ def test_a_workload_runs_by_its_path_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("workload", "args", "complaint"),
-    [
-        ("ddp", "--layers 0", "--layers: must be a positive whole number, not '0'"),
-        ("ddp", "--width 65", "--width: must be a multiple of 64, not 65"),
-        ("ddp", "--seconds nan", "--seconds: must be a positive number, not 'nan'"),
-        ("allreduce_matmul", "--matrix ²", "--matrix: must be a positive whole number, not '²'"),
-    ],
-)
-def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, capsys):
-    with pytest.raises(SystemExit) as ended:
-        find(workload).parser().parse_args(args.split())
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
-
-
-@pytest.mark.parametrize(
     ("rank", "world_size", "here", "gpus", "index"),
     [(1, 2, 2, 2, 1), (1, 2, 2, 1, 0), (3, 4, 4, 2, 1), (1, 2, 2, 0, None), (1, 4, 2, 1, None)],
 )

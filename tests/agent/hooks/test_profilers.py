@@ -49,22 +49,6 @@ def test_profiler_pauses_before_and_resumes_even_after_a_fault(monkeypatch, prof
     assert (watched.watch.running, watched.watch.job_profiles) == (False, False)
 
 
-def test_our_profiler_is_not_the_jobs_and_yields_to_it(monkeypatch):
-    watched = Watched(monkeypatch)
-    with watched.watch.ours():
-        ours = torch.autograd.profiler.profile().__enter__()
-    assert (watched.watch.running, watched.watch.job_profiles) == (True, False)
-
-    def give_way():
-        watched.watch.yield_to_job = None
-        ours.__exit__(None, None, None)
-
-    watched.watch.yield_to_job = give_way
-    with profiler.profile(activities=CPU):
-        assert (watched.watch.running, watched.watch.job_profiles) == (True, True)
-    assert watched.changes() == [True, False, True, False]
-
-
 def test_profiler_with_a_schedule_pauses_for_each_of_its_cycles(monkeypatch):
     watched, states = Watched(monkeypatch), []
     schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=2)

@@ -12,7 +12,6 @@ from overlaptop.agent.reporting.sender import Sender
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
-from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import Notice, RankInfo, StepTotals
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
@@ -98,21 +97,6 @@ def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender, hub):
     assert info == INFO
     assert 0 < len(notices) < 600
     assert notices == [notice(number) for number in range(600 - len(notices), 600)]
-    second.close()
-
-
-def test_newest_state_is_sent_again_to_each_new_hub(sender, hub):
-    one, two = (KnobFacts(0, (Knob("depth", value, str(value), "1", 0, 4),)) for value in (1, 2))
-    sender.put_state(one)  # before there is a connection
-    first = Reader(hub, sender)
-    first.drain()
-    for state in (one, two, two):
-        sender.put_state(state)
-    sender.put(notice(7))
-    assert first.drain() == [INFO, one, two, notice(7)]
-    first.close()
-    second = Reader(hub, sender)
-    assert second.drain() == [INFO, two]
     second.close()
 
 

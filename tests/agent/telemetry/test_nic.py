@@ -116,9 +116,7 @@ def test_only_new_errors_are_reported_and_a_reset_starts_from_zero(tmp_path: Pat
     count_errors(2, 1, 10**6)
     assert monitor.errors() == (NicErrors("symbol_error", 5), NicErrors("packet_seq_err", 1))
 
-
-def test_errors_of_an_ethernet_adapter_are_its_own_counters(tmp_path: Path) -> None:
     write(tmp_path, f"{ETHERNET}/carrier_down_count", "1\n")
-    monitor = NicMonitor("eth0", tmp_path)
+    ethernet = NicMonitor("eth0", tmp_path)
     write(tmp_path, f"{ETHERNET}/carrier_down_count", "2\n")
-    assert monitor.errors() == (NicErrors("carrier_down_count", 1),)
+    assert ethernet.errors() == (NicErrors("carrier_down_count", 1),)
