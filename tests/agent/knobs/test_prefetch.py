@@ -1,13 +1,12 @@
 """Other prefetch depths while an FSDP2 job trains: the same bits, the gathers that were asked for."""
 
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass, depth_of
+from overlaptop.agent.knobs.prefetch import PrefetchKnobs, PrefetchPass
 
 
 def test_ranks_train_to_the_same_bits_at_any_depth(train_twice):
@@ -97,29 +96,10 @@ def test_refusal_has_a_reason_and_leaves_no_watch(run_ranks):
     assert job.codes == [0], job.errs
 
 
-def unit(*, weights=1):
+def unit(weights):
     parameters = [SimpleNamespace(param_dtype=torch.bfloat16, _orig_size=torch.Size([weights]))]
-    groups = [SimpleNamespace(fsdp_params=parameters)] if weights else []
+    groups = [SimpleNamespace(fsdp_params=parameters)]
     return SimpleNamespace(_fsdp_param_groups=groups, _device=torch.device("cuda", 0))
-
-
-@pytest.mark.parametrize(
-    ("asks", "depth"),
-    [
-        ([[], [], [], []], 0),
-        ([[1], [2], [3], []], 1),
-        ([[1, 2], [2, 3], [3], []], 2),
-        ([[2], [], [1], [0]], 1),  # in the order 3, 0, 2, 1
-        ([[1], [], [3], []], 1),  # two models
-        ([[1, 2], [2], [3], []], None),
-        ([[1], [2], [], []], None),  # the last one is left out
-        ([[1], [0], [3], [2]], 1),  # in a circle: nobody does so, and it must end
-    ],
-)
-def test_a_depth_is_read_back_from_lists_of_any_order(asks, depth):
-    units = [Mock(return_value=unit()) for _ in asks]  # as weak references
-    lists = {units[at]: tuple(units[each] for each in targets) for at, targets in enumerate(asks)}
-    assert depth_of(lists) == depth
 
 
 @pytest.mark.parametrize(
@@ -132,7 +112,7 @@ def test_a_depth_is_read_back_from_lists_of_any_order(asks, depth):
 )
 def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, reserved, peak, why):
     knobs = PrefetchKnobs(FaultBarrier(lambda level, text: None))
-    monkeypatch.setattr(knobs, "alive", lambda: [unit(weights=each) for each in (100, 500, 700, 300)])
+    monkeypatch.setattr(knobs, "alive", lambda: [unit(each) for each in (100, 500, 700, 300)])
     monkeypatch.setattr(knobs, "objection", lambda: "")
     monkeypatch.setattr(PrefetchPass, "depth", 0)
     for name, value in (
