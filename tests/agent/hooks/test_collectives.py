@@ -13,7 +13,6 @@ REPEATS = 2
 # All bodies in one job, each in steps of its own. The agent sends the detail of the newest step that it
 # finds, so each step waits until the agent has sent it.
 PRELUDE = f"""
-import os
 import time
 {textwrap.dedent(COUNTS_MESSAGES)}
 import torch, torch.distributed as dist, torch.distributed.nn

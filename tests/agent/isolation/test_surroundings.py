@@ -2,6 +2,8 @@
 
 import pytest
 
+from overlaptop.wire.messages import RankEnd
+
 # The job itself makes the mischief, on rank 0 and at known steps: generators, each of which is resumed 20
 # steps later. What is printed is compared with a job that has neither mischief nor agent.
 JOB = """
@@ -203,4 +205,7 @@ def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks):
     job = run_ranks(SPAWNS, nproc=1, agent=False, forked=True)
     assert job.codes == [0], job.errs
     assert [len(job.steps(rank)) for rank in (0, 1)] == [4, 4]
+    assert [(end.clean, end.failure) for rank in (0, 1) for end in job.of(RankEnd, rank)] == [
+        (True, "")
+    ] * 2
     assert (job.info(1).world_size, job.info(0).backend) == (2, "gloo")
