@@ -42,20 +42,17 @@ def seen(schedule, stages, micro_batches, *, loading_ns=None, **changes):
 
 
 def steps_of(
-    schedule, stages, micro_batches, *, takes=lambda stage: 1, stands_ns=lambda stage: 0, together=False,
+    schedule, stages, micro_batches, *, takes=lambda stage: 1, together=False,
     group=lambda first: "0 pp", steps=12,
 ):  # fmt: skip
     """The messages of each step. ``takes``: how many times as long as usual a stage computes;
-    ``stands_ns``: how long it stands before; ``together``: all ranks end a step with the last one;
-    ``group``: that of two neighbours, by the first one.
+    ``together``: all ranks end a step with the last one; ``group``: that of two neighbours, by the first.
     """
     at_ns = [T0] * stages
     for number in range(steps):
         begun_ns, sent_ns = list(at_ns), {}
         computes, calls = ([[] for _ in range(stages)] for _ in range(2))
         todo = [schedule(stage, stages, micro_batches) for stage in range(stages)]
-        for stage in range(stages):
-            at_ns[stage] += stands_ns(stage)
         while any(todo):
             for stage, turns in enumerate(todo):
                 while turns:

@@ -5,24 +5,11 @@ from msgspec.structs import replace
 
 from overlaptop.fleet import commands as fold
 from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.knobs import NOT_ALLOWED, job_knobs
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import AGENT_DISABLED, RankEnd
+from overlaptop.wire.messages import RankEnd
 
 from .builders import BUCKET_CAP_MB, T0, S, info, report, step, unmeasured, welcome
-from .hub import PlayedHub, PlayedJob
-
-
-def test_rank_that_takes_no_commands_is_shown_with_how_to_allow():
-    good = (info(0, control_allowed=True), (BUCKET_CAP_MB,))
-    aside = info(1, control_allowed=False, source="none", source_reason=AGENT_DISABLED)
-    for others, refusal in (
-        ((), ""),
-        (((info(1), good[1]),), NOT_ALLOWED),
-        (((aside, good[1]),), f"rank 1: {AGENT_DISABLED}"),
-    ):
-        assert [each.refusal for each in job_knobs((good, *others))] == [refusal]
+from .hub import PlayedJob
 
 
 def capture(steps=5, at_ns=T0):
@@ -43,14 +30,6 @@ def job():
     return PlayedJob()
 
 
-def test_an_outcome_before_its_command_waits_for_it(job):
-    command = capture()
-    *_, outcome = PlayedHub().publish(info(0), command, report(0, command, "written", 40))
-    for message in (outcome, command):
-        JobState.apply(job.fleet, message)
-    assert (newest(job).state, newest(job).words) == ("written", "capture (steps 5)")
-
-
 @pytest.mark.parametrize(
     ("command", "ranks", "state", "reason"),
     [
@@ -66,15 +45,6 @@ def test_a_command_that_its_hub_never_answers_is_not_waited_for(command, ranks, 
     assert (newest(job).state, newest(job).done, len(newest(job).ranks)) == ("sent", False, ranks)
     job.clock.pass_s(2)
     assert (newest(job).state, newest(job).reason, newest(job).done) == (state, reason, True)
-
-
-def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
-    command = setting()
-    job.send(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
-    job.fleet.set_hub_state(HubState.LOST)
-    assert not newest(job).done
-    job.fleet.set_hub_state(HubState.ENDED)
-    assert (newest(job).state, newest(job).done) == ("unknown", True)
 
 
 def test_a_hub_that_replaces_another_may_not_know_a_command(job):

@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.commands.following import settle
 from overlaptop.fleet.job_session import (
     NOT_CONNECTED,
     READONLY,
@@ -20,7 +19,6 @@ from overlaptop.fleet.job_session import (
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.processes import process_start_time
-from overlaptop.jobs.record import list_jobs
 from overlaptop.wire import commands
 from overlaptop.wire.joining import TurnedAway
 from overlaptop.wire.messages import RankEnd
@@ -118,23 +116,6 @@ def test_chosen_job_is_kept_while_its_only_host_is_out_of_reach():
     assert snapshot.hub_note == "gpu-b: the line broke"
 
 
-def test_note_names_hosts_that_connect_or_why_they_do_not():
-    four = Hosts("gpu-a", "gpu-b", "gpu-c", "gpu-d")
-    for host in four.hosts:
-        host.ready, host.known, host.connecting = False, False, True
-    four.list()
-    assert four.session.tick().hub_note == "connecting to gpu-a, gpu-b and 2 more"
-    for host in four.hosts:
-        host.connect()
-    four.hosts[3].cut("permission denied")
-    snapshot = four.look()
-    assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b and 2 more"
-    assert states(snapshot)[2:] == [
-        ("gpu-c", "waiting", "no jobs there"),
-        ("gpu-d", "lost", "permission denied"),
-    ]
-
-
 # A restart
 
 
@@ -156,20 +137,6 @@ def test_restarted_job_is_followed_and_the_same_script_beside_it_is_not():
     snapshot = two.live([0, 3], job="job-7")
     assert (snapshot.job.job, snapshot.hub_state) == ("job-7", HubState.LIVE)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
-
-
-def test_restarted_job_is_followed_although_a_host_is_lost(two):
-    first, lost = two.hosts
-    lost.cut()
-    first.hub.say(*(RankEnd(rank, T0, True) for rank in two.ranks(first)), status(ended=True))
-    first.hub.alive = False
-    two.list(record("job-7", hub_pid=9))
-    two.session.tick()
-    two.look()
-    assert two.session.job_key == "job-7"
-    lost.connect()
-    two.look()
-    assert two.live(job="job-7").nodes[1].ranks == (2, 3)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -220,15 +187,6 @@ def test_a_job_that_was_killed_together_with_its_hub_has_ended(here):
     here.list(record("job-2", hub_pid=5))
     here.look()
     assert (here.live(job="job-2").hub_state, here.session.job_key) == (HubState.LIVE, "job-2")
-
-
-def test_silent_hub_makes_the_connection_stale(here):
-    for silent_s, state in ((6.5, HubState.STALE), (0.2, HubState.LIVE), (5.5, HubState.LIVE)):
-        here.host.hub.last_received_s = silent_s
-        assert here.session.tick().hub_state is state
-    mute = Hosts()
-    mute.session.tick()
-    assert mute.look(9).hub_state is HubState.STALE
 
 
 @pytest.mark.parametrize(
@@ -331,19 +289,6 @@ def session():
 
 def until(session, holds):
     return eventually(lambda: (snapshot := session.tick()) and holds(snapshot) and snapshot)
-
-
-def test_once_shows_the_step_that_was_newest_when_called(hubs, make_rank, session):
-    hubs.start()
-    rank, newest = make_rank().greet(), 2_000
-    rank.info = replace(rank.info, world_size=1)
-    rank.send(*(rank.step(number) for number in range(newest + 1)), rank.info)
-    eventually(lambda: list_jobs()[0].rank_pids)
-    first = JobSession()
-    until(first, lambda s: s.ranks and s.ranks[0].last and s.ranks[0].last.step == newest)
-    first.close()
-    # Each look is at what has come in a moment, as where the machine is busy.
-    assert settle(session).ranks[0].last.step == newest
 
 
 def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):

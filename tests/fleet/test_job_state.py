@@ -10,7 +10,6 @@ from overlaptop.fleet.past import over_window
 from overlaptop.fleet.rank_state import MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total, with_means
-from overlaptop.fleet.traffic import HOST_CLOCK
 from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS, evidence_steps
 from overlaptop.wire.messages import Notice, RankEnd
 
@@ -72,21 +71,6 @@ def test_a_restarted_rank_begins_anew(fleet):
     view = feed(fleet, stacks(0, 4), info(0, pid=2)).ranks[0]
     assert (view.machine, view.device, view.numa, view.traffic, view.last) == (None,) * 5
     assert (view.samples, view.history, view.stacks) == ((), (), ())
-
-
-def test_another_job_empties_the_fleet_and_the_same_one_does_not(fleet):
-    feed(fleet, info(0), step(0, 0), Notice(0, T0, "info", "hello"))
-    assert feed(fleet, welcome()).ranks[0].last is not None
-    other = feed(fleet, welcome(job="job-2"))
-    assert other.ranks[0].last is None
-    assert other.notices == ()
-
-
-def test_fresh_steps_and_samples_are_handed_out_once_in_order(fleet):
-    steps, samples = (step(1, 0), step(0, 0), step(0, 1)), (sample(1, 0), sample(0, 0), sample(0, 1))
-    snapshot = feed(fleet, *steps, *samples)
-    assert (snapshot.fresh, snapshot.fresh_samples) == (steps, samples)
-    assert (feed(fleet).fresh, feed(fleet).fresh_samples) == ((), ())
 
 
 @pytest.mark.parametrize(("step_ms", "stale_s"), [(80, 5), (2000, 10)])
@@ -219,18 +203,6 @@ def test_window_begins_anew_where_a_setting_was_changed(fleet):
     assert (totals.steps, totals.idle_ns) == (2, 2 * MS)
 
 
-def test_long_steps_are_no_pauses_if_all_are_long(fleet):
-    slow = [step(1, number, idle=12_000) for number in range(3)]
-    assert feed(fleet, info(1), *slow).totals.paused_steps == 0
-
-
-def test_ended_rank_keeps_the_means_of_its_own_last_steps(fleet):
-    feed(fleet, info(0), info(1), *(step(rank, number) for number in range(5) for rank in (0, 1)))
-    later = (step(0, number, idle=90) for number in range(5, 40))
-    running, ended = with_means(feed(fleet, RankEnd(1, T0, clean=True), *later)).ranks
-    assert running.row.step_ns > ended.row.step_ns == step().step_ns
-
-
 # The machine under the ranks.
 
 
@@ -258,13 +230,6 @@ def test_ranks_on_one_gpu_are_counted_together_while_they_run(fleet):
     assert [view.traffic.collectives_tx_bytes_per_s for view in now.ranks] == [20 * GB, 20 * GB, 10 * GB]
     now = feed(fleet, RankEnd(1, T0, True), sample(0, 0.6))
     assert now.ranks[0].traffic.collectives_tx_bytes_per_s == 10 * GB
-
-
-def test_collectives_on_cpus_are_not_claimed_for_links(fleet):
-    feed(fleet, info(0), device(0, ""), moving(0, 0, 8))
-    without_gpu, other = feed(fleet, info(1, source="host"), device(1), moving(1, 0, 8), sample(1)).ranks
-    assert without_gpu.traffic is None
-    assert (other.traffic.collectives_tx_bytes_per_s, other.traffic.reason) == (None, HOST_CLOCK)
 
 
 def test_rank_that_stopped_holds_the_others_figures_until_all_stop(fleet, clock):

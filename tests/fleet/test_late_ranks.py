@@ -18,7 +18,7 @@ from overlaptop.timeline.arrivals import Collective, WaitTimes
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers
 
 from .builders import MS, Clock, info, laid_out, status, welcome
-from .pipeline import BACKWARD_NS, FORWARD_NS, gpipe, one_forward_one_backward, seen
+from .pipeline import gpipe, one_forward_one_backward, seen
 
 STEP, STEP_NS = 100_000, 100_000_000
 JITTER = 0.1  # Of a step: the standard deviation of when each rank comes to its first collective
@@ -71,17 +71,6 @@ def test_late_rank_that_waits_too_is_late_except_in_receives():
     assert replace(alike, lateness=receives).late == ()
 
 
-def test_of_two_late_ranks_the_one_that_costs_most_is_named():
-    late_ms = {1: 20, 3: 25}
-    groups = [
-        Collective("allreduce_", str(a), 1, {a: (0, 10**8), b: (late_ms.get(b, 0) * 10**6, 10**8)})
-        for a, b in ((0, 1), (2, 3), (4, 5), (6, 7))
-    ]
-    times = {rank: WaitTimes(10**7, 0, 0, 10**7, 0, 0) for rank in range(8)}
-    steps = [StepWaits.of(at, at, STEP_NS, tuple(groups), times) for at in range(40)]
-    assert [each.rank for each in window_of(steps).late] == [3]
-
-
 # A pipeline: who waits as its schedule has it is not late
 
 
@@ -110,15 +99,6 @@ def test_a_stage_that_computes_three_times_as_long_is_late(schedule, stages, mic
     slow = which % stages
     made = seen(schedule, stages, micro_batches, takes=lambda stage: 1 + 2 * (stage == slow), steps=20)
     assert [each.rank for each in made.wait_window.late] == [slow]
-
-
-@schedules
-def test_a_stage_that_stands_still_is_late(schedule):
-    stands_ns = 4 * (FORWARD_NS + BACKWARD_NS)
-    made = seen(schedule, 4, 8, stands_ns=lambda stage: stands_ns * (stage == 2), steps=20)
-    assert [each.rank for each in made.wait_window.late] == [2]
-    own_ns = made.wait_window.waits_ns
-    assert own_ns[0] - own_ns[2] == pytest.approx(stands_ns, abs=2 * MS)
 
 
 # A large job, of whose ranks some are compared

@@ -117,22 +117,6 @@ def view_of(nodes):
     return view
 
 
-def test_a_command_is_as_far_as_the_slowest_rank_of_any_node(nodes, command):
-    assert (view_of(nodes).state, len(view_of(nodes).ranks)) == ("sent", 4)
-    for state, step_number in (("accepted", None), ("agreed", 40)):
-        say(nodes, command, state, step=step_number)
-        assert view_of(nodes).state == state
-    say(nodes, command, "changed", range(3), step=40, old="25", new="50")
-    assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)
-    say(nodes, command, "changed", [3], step=40, old="25", new="50")
-    view = view_of(nodes)
-    assert (view.state, view.done, view.step, view.old, view.new) == ("changed", True, 40, "25", "50")
-    assert (view.words, view.by, view.knob, view.value) == (
-        "set bucket_cap_mb 50", command.by, "bucket_cap_mb", 50,
-    )  # fmt: skip
-    assert view_of(nodes) is view  # nothing is worked out twice
-
-
 def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes, command):
     say(nodes, command, "agreed", step=40)
     nodes.lose(1)

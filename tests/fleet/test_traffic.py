@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.fleet import traffic
-from overlaptop.fleet.job_state import JobState
-from overlaptop.fleet.traffic import WINDOW_S, StepWindow, nic_traffic_of, traffic_of
+from overlaptop.fleet.traffic import WINDOW_S, StepWindow, traffic_of
 from overlaptop.wire.devices import GpuLink, Unknown
 
-from .builders import GB, MS, SWITCHED, T0, Clock, S, device, feed, info, numa, sample, step, welcome
+from .builders import GB, MS, SWITCHED, T0, S, device, sample, step
 
 PCIE = (GpuLink("pcie", "GPU-1", None, "NODE"),)
 
@@ -115,21 +114,3 @@ def test_the_way_to_the_jobs_other_gpus_is_the_one_that_is_shown(links, over):
     both = device(0, links=(GpuLink("nvlink", "GPU-1", 4, ""), *PCIE))
     unclear = seen(steps_of(5, 50, (GB, GB)), [sample(0)], facts=both)
     assert (collectives(unclear), unclear.reason) == ((None, None), traffic.BOTH_WAYS)
-
-
-def test_between_nodes_the_adapter_is_accounted_for():
-    steps = steps_of(5, 50, (GB, GB), nic_tx_bytes=GB // 10, nic_rx_bytes=0)
-    samples = [sample(0, nic_rx_bytes_per_s=3, nic_tx_bytes_per_s=4)]
-    found = nic_traffic_of(samples, [window(*steps)] * 2)
-    assert (found.over, found.rx_bytes_per_s, found.tx_bytes_per_s) == ("nic", 3, 4)
-    assert collectives(found) == (4 * GB, 0)
-    older = nic_traffic_of(samples, [window(*steps_of(5, 50, (GB, GB)))])
-    assert (collectives(older), older.reason) == ((None, None), traffic.UNNAMED)
-
-
-def test_adapters_are_accounted_for_in_jobs_of_several_nodes():
-    moved = steps_of(5, 50, (GB, GB), nic_tx_bytes=GB, nic_rx_bytes=GB)
-    for local_world_size, is_known in ((2, False), (1, True), (None, False)):
-        place = info(0, local_world_size=local_world_size)
-        view = feed(JobState(Clock()), welcome(), place, numa(0), device(0), *moved, sample(0)).ranks[0]
-        assert (view.nic_traffic is not None) == is_known

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.hang_cause import Blame, hang_of
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, Trouble, trouble_of
-from overlaptop.report.troubles import color, ended_well, endings, in_brief, in_full, wordings
+from overlaptop.report.troubles import color, in_brief, in_full, wordings
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 
 from .builders import T0, S, info, status, step, welcome
@@ -120,16 +120,6 @@ def test_ctrl_c_is_no_failure(job, end):
     assert job.trouble is None
     job.send(told(1, "ValueError: x", 1, after_ns=1))
     assert job.words == (Kind.FAILED, (1,))
-
-
-def test_interrupted_hang_is_told_from_a_good_end(job):
-    job.send(told(0, exit_code=0), told(1, exit_code=0))
-    assert ended_well(job.ranks) == "every rank ended well"
-    job.send(told(0, "KeyboardInterrupt", -2), told(1, "KeyboardInterrupt", -2))
-    assert ended_well(job.ranks) == endings(job.ranks[0], None)[0] == "interrupted (SIGINT)"
-    waits = GroupCalls("0", (0, 1), (IssuedCall("allreduce", 4, 7, T0),))
-    job.send(RankStalled(0, True, (waits,)), RankStalled(1, True))
-    assert "(SIGINT) while no step ended: rank 1 has not entered" in ended_well(job.ranks)
 
 
 def keep_waiting(job, number):

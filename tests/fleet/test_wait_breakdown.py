@@ -1,7 +1,5 @@
 """Steps of a running job, split: once all ranks' timelines are there, and only as far as clocks allow."""
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +10,6 @@ from overlaptop.fleet.past import in_step, over_window
 from overlaptop.fleet.snapshot import HubState, NodeView, Window
 from overlaptop.fleet.totals import with_means
 from overlaptop.fleet.wait_breakdown import NOT_YET
-from overlaptop.report.who_is_late import who_is_late
-from overlaptop.timeline.arrivals import Link, PassedOnWait
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers
 
 from .builders import MS, T0, Clock, S, feed, info, laid_out, status, step, welcome
@@ -109,26 +105,6 @@ def test_groups_of_one_name_on_other_ranks_are_matched_apart():
     assert [each.ranks for each in waits.collectives] == [(0, 1), (2, 3)]
     assert {each.group for each in waits.collectives} == {"0 default_pg"}
     assert [waits.times[rank].wait_ns for rank in range(4)] == [2 * MS, 0, 3 * MS, 0]
-
-
-def test_rank_that_waited_in_another_group_passes_the_blame_on():
-    """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
-    spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
-    fleet = fleet_of(ranks=3)
-    for number, (rank, own) in product(range(6), spans.items()):
-        totals, timeline = step_with_waits(rank, number, (10, 40))
-        calls = (
-            CollectiveSpan("allreduce_", 1, group, True, start * MS, end * MS, 1)
-            for group, (start, end) in own.items()
-        )
-        comm = tuple(at * MS for span in own.values() for at in span)
-        fleet.apply(totals)
-        fleet.apply(replace(timeline, comm_spans_ns=comm, collectives=tuple(calls)))
-    snapshot = fleet.snapshot()
-    window = snapshot.wait_window
-    assert (window.late_rank, window.lateness.of(0).caused_wait_ns) == (0, 4 * (30 + 39) * MS)
-    assert window.passed_on_wait == PassedOnWait(0, (Link(1, "tp"),))
-    assert ", also through rank 1 (tp)" in who_is_late(snapshot).words
 
 
 def test_what_is_missing_is_said_until_it_is_there():
