@@ -4,13 +4,14 @@ import random
 from statistics import fmean
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import Figure, Work
 from overlaptop.runs.compare import bucket_sizes_differ, differences, unlike
 from overlaptop.runs.samples import Samples
 from overlaptop.timeline.arrivals import Collective
-from tests.fleet.builders import MS, step, unmeasured
+from tests.fleet.builders import MS, T0, S, step, unmeasured
 
 
 def figures(seed, *, steps=400, longer=1.0, slower=1.0, ranks=2):
@@ -50,17 +51,6 @@ def differing(a, b):
 def test_runs_of_one_job_do_not_differ(steps):
     pairs = [[figures(2 * seed + run, steps=steps) for run in (0, 1)] for seed in range(40)]
     assert fmean(bool(differing(*pair)) for pair in pairs) <= 0.05
-
-
-def test_measured_steps_of_a_burst_count_as_one_moment():
-    samples = Samples()
-    for number in range(400):
-        if number < 60 or number % 20 == 19:  # a burst, then now and then
-            samples.add_steps(step(rank, number, start_ns=10**18 + number * 80 * MS) for rank in (0, 1))
-        else:
-            samples.add_steps(unmeasured(rank, number, 80) for rank in (0, 1))
-    blocks = {each.name: len(each.blocks) for each in samples.figures()}
-    assert (blocks["step"], blocks["compute"]) == (28, 14)
 
 
 def test_step_that_is_three_percent_longer_is_found_with_its_interval():
@@ -104,11 +94,6 @@ def test_difference_from_0_and_of_shares(unit, before, after, differs, differenc
     noise = 1000.0 if unit == "ns" else 0.001
     (found,) = differences(*([steady("figure", value, noise, unit)] for value in (before, after)))
     assert (found.differs, found.difference) == (differs, difference)
-
-
-def test_few_steps_say_nothing():
-    found = named(differences(figures(1, steps=6), figures(2, steps=6, longer=2.0)))["step"]
-    assert (found.differs, found.judged, found.difference_low) == (False, False, None)
 
 
 def test_runs_of_unequal_length_are_compared():
@@ -166,3 +151,26 @@ def test_first_unlike_operation_is_named_except_buckets(a, b, unlike_in, other_b
 )
 def test_unlike_bytes_and_ranks_are_named(b, why):
     assert unlike(Work(2, BYTES, [WHOLE]), b) == why
+
+
+# A job that was started again
+
+
+def made(first, count, *, began_s, ms, ranks=(0, 1)):
+    """Steps of all ranks, one after another."""
+    return [
+        replace(unmeasured(rank, first + at, ms), start_ns=T0 + began_s * S + at * ms * MS)
+        for at in range(count)
+        for rank in ranks
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 5000])
+def test_job_that_was_started_again_is_reported_since_then(first):
+    samples, before = Samples(), made(first, 50, began_s=0, ms=80)
+    samples.add_steps(before)
+    samples.add_steps(made(0, 20, began_s=60, ms=40, ranks=(0,)))
+    samples.add_steps(before)  # rank 1 keeps them until it steps again
+    samples.add_steps(made(0, 20, began_s=60, ms=40, ranks=(1,)))
+    assert [len(of_ranks) for of_ranks in samples.going.values()] == [2] * 18
+    assert samples.lengths_ns() == [40 * MS] * 18

@@ -159,14 +159,6 @@ def test_rank_alone_in_an_unknown_group_is_not_split():
     assert lateness([alone]) is None
 
 
-@pytest.mark.parametrize(("error_ns", "why"), [(10, ""), (11, "the clocks are too uncertain")])
-def test_wait_that_clocks_cannot_tell_from_none_is_not_split(error_ns, why):
-    ranks = {rank: [*calls((10 * rank, 40)), *calls((50, 90), group="tp")] for rank in (0, 1)}
-    assert [each.not_attributed for each in match(ranks, clock_error_ns={"dp": error_ns})] == [why, ""]
-    ends = {0: sends((10, 40), sends_to=1), 1: receives((0, 40))}
-    assert [each.not_attributed for each in match(ends, clock_error_ns={"dp": error_ns})] == [why]
-
-
 def test_of_ranks_that_clocks_cannot_tell_apart_none_is_late():
     for error_ns, late in ((1, 2), (5, None)):
         found = replace(collective_of({0: (0, 40), 1: (10, 40), 2: (12, 40)}), clock_error_ns=error_ns)
@@ -196,14 +188,6 @@ def test_launch_that_exchanges_waits_for_whom_it_receives_from():
     for rank, wait_ns in {0: 10, 1: 0, 2: 30}.items():
         split = waiting(rank, from_pairs([(starts[rank], 60)]), found, 0, 60).times(from_pairs([]))
         assert (split.wait_ns, split.not_attributed_ns) == (wait_ns, 0)
-
-
-def test_launch_that_receives_from_several_ranks_is_not_split():
-    several = calls((0, 60), op="coalesced recv_+send", sends_to=2)
-    found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})
-    assert [(each.sender, each.wait_ns(0), each.wait_ns(2)) for each in found] == [(0, None, 0)]
-    split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
-    assert (split.wait_ns, split.transfer_ns, split.not_attributed_ns) == (0, 0, 60)
 
 
 # One rank's step

@@ -1,15 +1,12 @@
 from dataclasses import astuple
-from statistics import median
 
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from overlaptop.timeline import ratios
-from overlaptop.timeline.averages import median_without
 from overlaptop.timeline.overlap import Breakdown, break_down, launch_bound, stalls
-from overlaptop.timeline.spans import empty, from_pairs
+from overlaptop.timeline.spans import from_pairs
 
 from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks
 
@@ -52,11 +49,6 @@ def test_ratios_are_known_where_something_ran():
     assert (ratios.overlap(0, 0), ratios.speedup(0, 0, 0, 5), ratios.attainable(0, 0, 0)) == (None,) * 3
 
 
-def test_a_step_that_ends_before_it_starts_is_an_error():
-    with pytest.raises(ValueError, match="cannot end before it starts"):
-        break_down(10, 9, empty(), empty(), empty())
-
-
 def stalled_ns(start_ns, end_ns, compute, comm):
     """The stalled ns by looking at every ns of the step on its own, the last one first."""
     computes, communicates = ticks(compute), ticks(comm)
@@ -92,11 +84,3 @@ def test_stalls_are_what_a_sweep_of_every_ns_finds(edge_ns, other_edge_ns, compu
 )
 def test_step_of_a_busy_cpu_and_with_idle_time_is_launch_bound(lead_ns, idle_ns, host_ns, expected):
     assert launch_bound(1000, lead_ns, idle_ns, host_ns) is expected
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=9), st.data())
-def test_median_of_the_others_is_without_the_value(values, data):
-    value = data.draw(st.sampled_from(values))
-    others = list(values)
-    others.remove(value)
-    assert median_without(sorted(values), value) == median(others)

@@ -90,21 +90,6 @@ def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
         np.testing.assert_array_equal(again, made)
 
 
-@pytest.mark.parametrize(
-    ("make", "wrong", "error", "words"),
-    [
-        (spans.from_pairs, ([[1, 2, 3]],), ValueError, r"\(n, 2\)"),
-        (spans.from_pairs, ([[0.0, 1.5]],), TypeError, "whole nanoseconds"),
-        (spans.from_bounds, ([1, 2], [3]), ValueError, "as many starts as ends"),
-        (spans.unflatten, ((1, 2, 3),), ValueError, "reshape"),
-        (spans.coalesce, (spans.empty(), 0), ValueError, "at least 1, not 0"),
-    ],
-)
-def test_what_makes_no_spans_is_refused(make, wrong, error, words):
-    with pytest.raises(error, match=words):
-        make(*wrong)
-
-
 @st.composite
 def nested_calls(draw, begin=0, end=40, depth=0):
     """Bounds of calls as a thread makes them: one holds another, or they have no time in common."""

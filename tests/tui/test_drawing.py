@@ -18,7 +18,7 @@ from overlaptop.tui.draw.bars import (
 )
 from overlaptop.tui.draw.layout import line_width
 from overlaptop.tui.draw.segments import TextStyle
-from overlaptop.tui.model.history import Columns, bar_top_ns, scale_top_ns, steps_per_column
+from overlaptop.tui.model.history import Columns, bar_top_ns, scale_top_ns
 from overlaptop.tui.model.parts import STEP_PARTS
 from overlaptop.tui.widgets.view import plain
 from tests.fleet.builders import MS, step
@@ -116,10 +116,6 @@ def test_completed_columns_stay_and_missing_steps_are_gaps():
     tens = [9, 19, 29, 39, 49, 59, 69, 79, 89]
     assert columns(steps[:95], 10, 10)[:-1] == columns(steps, 10, 10)[:-1] == tens
     assert columns([step(0, 0), step(0, 3)], 4, 1) == [0, None, None, 3]
-
-
-def test_a_column_stands_for_about_a_second():
-    assert [steps_per_column(ms * MS) for ms in (5000, 1000, 100, 50, 1)] == [1, 1, 10, 20, 50]
 
 
 @pytest.mark.parametrize(

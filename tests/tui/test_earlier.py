@@ -74,19 +74,6 @@ def test_jobs_started_here_are_compared_whatever_their_script():
     ]
 
 
-def test_figures_leave_out_stalls_and_disturbed_steps():
-    watched = Watched()
-    watched.job("first", steps=10, comm=30, hidden=0)
-    for rank in (0, 1):
-        watched.say(replace(step(rank, 10), transitional=True))
-        watched.say(replace(step(rank, 11, comm=30, hidden=0), captured=True))
-    watched.steps(12, 20, comm=30, hidden=30)
-    before = watched.seen.present
-    assert before.overlap == 1.0
-    watched.steps(20, 21, compute=60_000)
-    assert watched.seen.present.step_ns == before.step_ns
-
-
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
 
 
@@ -133,17 +120,6 @@ def test_change_of_a_knob_begins_a_row():
     assert [job.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
     changed = [[setting.changed for setting in job.settings] for job in watched.seen.all]
     assert changed == [[False, False], [True, False], [False, False]]
-
-
-def test_row_waits_for_ranks_that_are_behind():
-    watched = knobbed()
-    setting = make_setting(BUCKET, 50)
-    watched.say(setting)
-    report(watched, setting, "changed", 25, old="25", new="50")
-    watched.look()
-    assert len(rows(watched)) == 1
-    watched.steps(20, 30)
-    assert [steps for _, steps, _ in rows(watched)] == [25, 5]
 
 
 def test_changed_job_is_compared_by_its_last_settings():

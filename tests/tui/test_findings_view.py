@@ -38,14 +38,6 @@ async def test_finding_is_told_to_the_hub_once_and_enter_opens_its_rank():
         assert app.dashboard.state.selected.rank == 2
 
 
-async def test_narrow_list_keeps_rank_and_cause():
-    async with opened(running_job()) as (app, pilot):
-        await shown(app, pilot, "f")
-        late = "rank 1 loads data 85.4 ms a step longer than rank 0"
-        app.dashboard.state.findings = (found(1, title=late, why_late=True, line="train.py:15 in load"),)
-        assert drawn(app.screen._view, 60).splitlines()[2].endswith(" rank 1 loads data 85.4 ms longer")
-
-
 async def test_findings_of_a_failed_job_are_below_its_failure(monkeypatch):
     monkeypatch.setattr(find, "find", lambda _evidence: (found(1), found(2)))
     session = waiting_job()

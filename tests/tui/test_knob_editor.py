@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.text import with_unit
 from overlaptop.tui.model import knob_editor as editor
 from overlaptop.tui.model.knob_editor import NEWS_S, TAKE_BACK, KnobEditor, ValueRefusedError
 from tests.fleet.hub import sent
@@ -127,19 +126,6 @@ def test_reason_for_no_change_stays_a_while(session, words):
     assert keys.sent == []
 
 
-def test_second_knob_is_refused_while_the_first_waits():
-    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
-    by_another(keys.session)
-    keys.press(1)
-    keys.editor.selected_name = "accumulation"
-    keys.press(1)
-    assert keys.change.words == f"the change of bucket_cap_mb is still pending; {TAKE_BACK}"
-    assert keys.editor.cancel()
-    assert keys.change.by == "eve@there, pid 7"
-    keys.press(1)
-    assert keys.change.values_text == "accumulation 4 → 8"
-
-
 def test_nothing_is_sent_if_the_knob_or_job_has_gone_or_the_value_is_the_same():
     keys = Keys(controlled_job())
     keys.press(1)
@@ -200,8 +186,3 @@ def test_typed_value_may_have_a_unit_or_be_the_script_s_or_is_refused():
     ):
         with pytest.raises(ValueRefusedError, match=why):
             editor.parsed(knob, words)
-
-
-def test_value_with_its_unit():
-    texts = (("25", "MiB"), ("1", "batches"), ("1", "blocks"), ("own lists", "blocks"), ("", "MiB"))
-    assert [with_unit(*each) for each in texts] == ["25 MiB", "1 batch", "1 block", "own lists", "unknown"]

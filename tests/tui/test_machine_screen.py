@@ -1,20 +1,17 @@
 """The Machine view over jobs on machines of several kinds, and the parts that it is made of."""
 
 import re
-from operator import attrgetter
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.machine.detail import MINUTE_S, minute
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.wire.devices import MachineFacts, NumaNode, Unknown
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import GB, SWITCHED, T0, S, info, step
+from tests.fleet.builders import SWITCHED, T0, info, step
 
 from .fakes import SIZES, line_of, opened, running_job, screen_of, screen_text, shown
 from .machines import (
-    cpu_only,
     device,
     dual_socket,
     h200_node,
@@ -112,18 +109,6 @@ async def test_ranks_that_share_a_gpu_are_on_one_row_and_told_so():
         assert "GB/s" not in line_of(text, "GPU 2 ").partition("GPU 2")[2]
 
 
-async def test_rank_on_no_gpu_says_why_once():
-    session = cpu_only(1)
-    why = "the job computes on no GPU"
-    none = {"gpu_uuid": "", "gpu_name": "", "pci_bus_id": "", "nvlink_version": ""}
-    unknown = tuple(Unknown(name, why) for name in ("gpu_uuid", "pcie_peak_bytes_per_s"))
-    session.say(device(0, 0, **none, unknown=unknown), numa(0, gpu_node=None, state="no gpu"))
-    text = await screen_of(session, "m")
-    assert "rank 0  · no GPU" in text
-    assert text.count(why) == 1
-    assert f"GPU UUID, PCIe peak: {why}" in text
-
-
 async def test_slow_pcie_link_is_a_warning_while_in_use():
     session = workstation()
     async with opened(session) as (app, pilot):
@@ -131,19 +116,6 @@ async def test_slow_pcie_link_is_a_warning_while_in_use():
         assert "! PCIe is slower than its gen4 ×16 although in use" in await shown(app, pilot, "down")
         session.say(sample(1, 1.0, nvlink=None, pcie=0.01))
         assert "PCIe is slower" not in await shown(app, pilot)
-
-
-def test_column_is_a_mean_or_a_gap_and_never_changes():
-    rx = attrgetter("nvlink_rx_bytes_per_s")
-    at_s = MINUTE_S - T0 // S % MINUTE_S  # whole minutes begin columns of any width
-    told = [
-        sample(0, at_s + after_s, nvlink=gb) for after_s, gb in ((0.5, 100), (1, 200), (1.5, None), (8, 50))
-    ]
-    assert minute(told, 20, rx)[-3:] == [150 * GB, None, 50 * GB]
-    samples = [sample(0, number / 2, nvlink=100 + number % 7) for number in range(240)]
-    before, after = minute(samples[:200], 20, rx), minute(samples[:206], 20, rx)
-    assert after[:-1] == before[1:-1] + after[-2:-1]
-    assert None not in after
 
 
 # Keys

@@ -89,21 +89,6 @@ async def test_l_and_a_click_in_the_history_show_the_slowest_step():
         assert "▸" not in row_of(text, 3)  # it has its own scale
 
 
-async def test_pause_keeps_the_step_of_a_held_timeline_on_all_ranks():
-    session = late_by_turns(14)
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot, rest_s=2)
-        for number in (14, 15):
-            say_step(session, number, late=number % 4, late_ms=number)
-            before = (await shown(app, pilot, rest_s=0.3)).splitlines()
-        after = (await shown(app, pilot, "space", rest_s=4)).splitlines()
-        assert "■ paused" in after[0]
-        assert after[2:8] == before[2:8]
-        assert any("rank 0  step 14 " in line for line in after)
-        say_step(session, 16)
-        assert "rank 1  step 14 " in await shown(app, pilot, "down", rest_s=4)
-
-
 async def test_what_is_not_known_of_a_past_step_is_said():
     session = late_by_turns(14)
     session.say(step(0, 14), step(1, 14), *(step(rank, 15) for rank in range(4)))

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 from textual import events
 from textual.keys import _character_to_key
 
@@ -14,7 +13,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
 
-from .fakes import WIDE, app_of, fills, opened, running_job, screen_text, shown, table_ranks
+from .fakes import WIDE, app_of, opened, running_job, screen_text, shown, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
 from .launchers import FakeLauncher, started_here
 
@@ -107,13 +106,6 @@ async def test_the_dashboard_can_end_while_a_prompt_opens(key):
             press(app, key)
             for _ in range(turns):  # of the event loop
                 await asyncio.sleep(0)
-
-
-async def test_words_of_a_knob_steer_neither_terminal_nor_markup():
-    knob = replace(BUCKET, original_text="7\x1b]0;pwned\x07[bold red]x[/]")
-    async with opened(controlled_job(knob)) as (app, pilot):
-        assert "]0;pwned?[bold red]x[/]" in await shown(app, pilot, "b")
-        assert fills(app, WIDE)
 
 
 @pytest.mark.parametrize("keys", ["[[", "ur"])

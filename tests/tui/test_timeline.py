@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
-from overlaptop.tui.model.lanes import TimelineStep, lanes_of
+from overlaptop.tui.model.lanes import TimelineStep
 from overlaptop.tui.model.state import HOLD_S
 from overlaptop.tui.model.viewport import MAX_ZOOM, WHOLE_STEP
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timeline.collectives import Collectives
-from overlaptop.tui.timeline.timeline import LaneRows, Timeline
+from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail
 
-from .fakes import line_of, opened, running_job, screen_text, shown, text_of
+from .fakes import line_of, opened, running_job, screen_text, shown
 from .waits import waiting_job
 
 
@@ -132,15 +132,6 @@ def test_ranks_share_one_axis_and_parts_cover_a_step_once():
         assert (parts[0].start, parts[-1].end) == (0, 80 * MS)
         keys = "compute hidden compute hidden exposed idle compute"
         assert [part.key for part in parts] == keys.split()
-
-
-def test_mark_of_the_selected_collective_cuts_no_name():
-    made = detail(1)
-    spans = [replace(each, end_ns=70 * MS) for each in made.collectives]
-    lanes = lanes_of(replace(made, collectives=tuple(spans)))
-    for width in range(20, 90, 7):
-        row = LaneRows(lanes, (0, 80 * MS), width).names(1)
-        assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", text_of(row))
 
 
 async def test_timelines_say_what_the_selected_collective_cost():

@@ -10,7 +10,7 @@ from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES
 from tests.formats.traces import kernel, small_job, write
 
-from .fakes import line_of, opened, row_of, screen_of, shown
+from .fakes import line_of, opened, screen_of, shown
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
@@ -38,17 +38,6 @@ async def test_brackets_select_a_step_or_the_whole_trace(tmp_path: Path) -> None
             assert f"rank 0  step {number}   100 µs" in text
         assert "step 5  overlap 100.0 %" in await shown(app, pilot, "enter", "[")
         assert await shown(app, pilot, "escape", "[", "[") == whole
-
-
-async def test_click_in_the_history_chooses_a_step() -> None:
-    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 45)) as (app, pilot):
-        lines = (await shown(app, pilot)).splitlines()
-        row = lines.index(row_of("\n".join(lines), 0))
-        await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
-        text = await shown(app, pilot)
-        assert "rank 0  step 4 " in text
-        assert text.splitlines()[row].rstrip().endswith("▼")
-        assert "rank 0  step 3 " in await shown(app, pilot, "{")
 
 
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ import threading
 
 from textual.widgets import Input
 
-from overlaptop.fleet.snapshot import HubState
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 from tests.fleet.builders import info, status, step, welcome
-from tests.fleet.fakes import FakeSession, record
+from tests.fleet.fakes import record
 
 from .fakes import SIZES, opened, running_job, screen_lines, screen_text
 from .launchers import FakeLauncher, started_here
@@ -119,22 +118,6 @@ async def test_new_job_replaces_the_one_started_here_after_a_yes():
         assert before.endswith("73.3 % 8.00 ms ended here")
 
 
-async def test_form_stays_if_more_was_typed_before_the_job_was_there():
-    launcher = FakeLauncher()
-    session = FakeSession(hub_state=HubState.WAITING, job_key=None)
-    async with opened(session, launcher=launcher) as (app, pilot):
-        await pilot.press("w", "enter")
-        await settled(app, pilot)
-        await pilot.press(*"--bu")
-        launcher.comes_up("job-3")
-        comes_up(session, "job-3")
-        await settled(app, pilot)
-        assert isinstance(app.screen, WorkloadsScreen)
-        await pilot.press("escape")
-        await settled(app, pilot)
-        assert isinstance(app.screen, OverviewScreen)
-
-
 async def test_failed_job_shows_its_last_lines_and_can_be_scrolled():
     launcher, session = two_jobs()
     async with opened(session, launcher=launcher, size=SIZES[2]) as (app, pilot):
@@ -187,9 +170,3 @@ async def test_planning_does_not_block_and_old_plans_are_dropped():
         field(app, "options").value = '--seed 1 "x'
         looked.set()
         assert "No closing quotation" in await settled(app, pilot)
-
-
-async def test_nothing_is_started_without_a_launcher():
-    async with opened(running_job()) as (app, pilot):
-        await pilot.press("w")
-        assert isinstance(app.screen, OverviewScreen)
