@@ -158,21 +158,6 @@ def test_failed_ranks_that_torchrun_may_start_again_are_awaited(is_gone):
 # Hubs and connections that come and go
 
 
-def test_hub_that_took_anothers_place_is_joined(here):
-    here.session.watch([1])
-    old = here.host.hub
-    assert old.watched == {1}
-    old.dropped, old.alive = 5, False
-    assert here.session.tick().hub_state is HubState.LOST
-    here.list(record(hub_pid=2))
-    here.look()
-    assert (old.closed, here.host.hub.watched) == (True, {1})
-    here.host.hub.dropped = 2
-    snapshot = here.live([1])
-    assert (snapshot.hub_state, snapshot.totals.dropped) == (HubState.LIVE, 7)
-    assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
-
-
 def test_a_job_that_was_killed_together_with_its_hub_has_ended(here):
     here.host.hub.alive = False
     here.list()
@@ -205,30 +190,6 @@ def test_hub_that_cannot_be_read_says_why_and_disturbs_no_other(two, said, note)
         assert (snapshot.job.job, snapshot.ranks[0].last.step) == ("job-1", 0)
         assert snapshot.nodes[1].hub_state is HubState.WAITING
         assert note in snapshot.nodes[1].note
-
-
-def test_connection_that_is_back_brings_what_was_missed(two):
-    two.clock.pass_s(10)
-    two.hosts[1].cut("the line broke")
-    two.go_on(1)
-    snapshot = two.session.tick()
-    assert states(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "lost", "the line broke")]
-    assert snapshot.nodes[1].since_ns == T0 + 10 * S
-    assert [(view.last.step, view.node_lost) for view in snapshot.ranks] == [
-        (1, False), (1, False), (0, True), (0, True),
-    ]  # fmt: skip
-    assert (snapshot.hub_state, snapshot.totals.step) == (HubState.LIVE, 1)
-    for number in range(2, 6):
-        two.go_on(number)
-        two.look()
-    two.hosts[1].connect()
-    two.send_history(two.hosts[1], range(8))
-    two.go_on(6)
-    snapshot = two.session.tick()
-    assert [len(host.hubs) for host in two.hosts] == [1, 1]
-    assert [fresh.step for fresh in snapshot.fresh if fresh.rank == 2] == list(range(1, 8))
-    assert [known.step for known in snapshot.ranks[2].history] == list(range(8))
-    assert not any(view.node_lost for view in snapshot.ranks)
 
 
 # Commands

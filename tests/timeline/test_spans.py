@@ -81,15 +81,6 @@ def test_coalesced_spans_are_few_and_add_the_smallest_gaps(pairs, at_most, origi
     assert spans.length_ns(result) == spans.length_ns(made) + closed_ns
 
 
-@given(raw_pairs, origins_ns)
-def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
-    made = spans.from_pairs(shifted(pairs, origin_ns))
-    flat = spans.flatten(made)
-    assert all(type(t) is int for t in flat)
-    for again in (spans.from_bounds(flat[::2], flat[1::2]), spans.unflatten(flat)):
-        np.testing.assert_array_equal(again, made)
-
-
 @st.composite
 def nested_calls(draw, begin=0, end=40, depth=0):
     """Bounds of calls as a thread makes them: one holds another, or they have no time in common."""

@@ -52,9 +52,7 @@ async def shown(app, pilot, *keys, rest_s=0.0):
         app.dashboard.session.clock.pass_s(rest_s)
     app.read()
     app.show()
-    for _ in range(
-        2
-    ):  # the first lays out widgets whose height changed, and draws them later on busy cores
+    for _ in range(2):  # the first lays out widgets of another height, and draws them later on busy cores
         await pilot.pause()
     return screen_text(app)
 

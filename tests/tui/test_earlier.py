@@ -8,7 +8,6 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
@@ -120,20 +119,6 @@ def test_change_of_a_knob_begins_a_row():
     assert [job.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
     changed = [[setting.changed for setting in job.settings] for job in watched.seen.all]
     assert changed == [[False, False], [True, False], [False, False]]
-
-
-def test_changed_job_is_compared_by_its_last_settings():
-    watched = knobbed()
-    change(watched, BUCKET, "50", 20, until=40)
-    watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
-    watched.look()
-    assert rows(watched)[-1] == ("train.py, bucket 50 MiB, depth 1", 20, "ended")
-    watched.job("second")
-    assert watched.seen.earlier.named == "train.py, bucket 50 MiB, depth 1"
-    watched.seen.describe("first", "ddp", "ended here")
-    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
-    knobbed(watched)  # and back: no row twice
-    assert [job.job for job in watched.seen.all].count("second") == 1
 
 
 def test_kept_rows_are_bounded():

@@ -9,7 +9,7 @@ from .fakes import opened, shown
 
 
 def recorded(path, **how):
-    """A job of which a step a second was recorded, as `played`; its replay is still unless a key moves it."""
+    """A job of which a step a second was recorded, as `played`; only keys move its replay."""
     played(Clock(), path, 60, after_s=1.0, **how)
     return ReplaySession(open_recording(path), monotonic_s=Clock().monotonic_s)
 

@@ -16,7 +16,7 @@ from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import opened, screen_of, shown, text_of
-from .waits import split_step, waiting_job
+from .waits import waiting_job
 
 WIDTH = 100
 
@@ -46,18 +46,6 @@ async def test_first_line_says_why_it_is_not_known_who_waits():
     assert first_line(await screen_of(session)) == "· measuring, 0 s"
     said = who_is_late(session.tick())
     assert said.words == "who waits for whom is not known: no timeline of rank 1 is here"
-
-
-async def test_timeline_is_of_the_newest_attributed_step_unless_old():
-    session = waiting_job()
-    async with opened(session) as (app, pilot):
-        await shown(app, pilot)
-        for number, drawn in ((8, 7), (90, 90)):
-            session.clock.pass_s(2)
-            session.say(*split_step(0, number))
-            text = await shown(app, pilot)
-            assert f"rank 0  step {drawn} " in text
-            assert ("██ waiting" in text) == (drawn == 7)
 
 
 @pytest.mark.parametrize(("gain_ms", "counted"), [(1, "1 minor finding f"), (40, "1 finding f")])
