@@ -188,21 +188,17 @@ class Hosts:
     def ranks(self, host):
         return [2 * self.hosts.index(host), 2 * self.hosts.index(host) + 1]
 
-    def send_history(self, host, steps=(0,), job="job-1"):
-        """Its hub's history, then nothing more."""
-        world = 2 * len(self.hosts)
-        said = [welcome(job, world)]
-        for rank in self.ranks(host):
-            said.append(info(rank, host=host.name, world_size=world, job=job))
-            said += [step(rank, number) for number in steps]
-        host.hub.say(*said, status())
-
     def live(self, steps=(0,), job="job-1"):
         """All hosts are joined and have sent these steps."""
         self.session.tick()
+        world = 2 * len(self.hosts)
         for host in self.hosts:
             if host.hubs and host.hub.to.job == job:
-                self.send_history(host, steps, job)
+                host.hub.say(welcome(job, world))
+                for rank in self.ranks(host):
+                    host.hub.say(info(rank, host=host.name, world_size=world, job=job))
+                    host.hub.say(*(step(rank, number) for number in steps))
+                host.hub.say(status())
         return self.session.tick()
 
     def go_on(self, number):

@@ -99,34 +99,21 @@ def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
 # Commands
 
 
-@pytest.fixture
-def command(nodes):
-    made = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=nodes.clock())
+def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes):
+    command = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=nodes.clock())
     for node in (0, 1):
-        nodes.send(node, made)
-    return made
-
-
-def say(nodes, command, state, ranks=range(4), **changes):
-    for rank in ranks:
-        nodes.send(rank // 2, report(rank, command, state, **changes))
-
-
-def view_of(nodes):
-    (view,) = nodes.seen().commands
-    return view
-
-
-def test_outcome_on_a_lost_node_is_unknown_until_it_reports(nodes, command):
-    say(nodes, command, "agreed", step=40)
+        ranks = (2 * node, 2 * node + 1)
+        nodes.send(node, command, *(report(rank, command, "agreed", 40) for rank in ranks))
     nodes.lose(1)
-    say(nodes, command, "changed", (0, 1), step=40)
+    nodes.send(0, *(report(rank, command, "changed", 40) for rank in (0, 1)))
     nodes.clock.pass_s(10)
-    assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)  # the line may come back
+    (view,) = nodes.seen().commands
+    assert (view.state, view.done) == ("agreed", False)  # the line may come back
     nodes.clock.pass_s(6)
-    view = view_of(nodes)
+    (view,) = nodes.seen().commands
     assert (view.state, view.done) == ("unknown", True)
     assert view.reason == "rank 2 is on gpu-b, which cannot be reached"
     nodes.connections[1] = (HubState.LIVE, nodes.clock(), "")
-    say(nodes, command, "changed", (2, 3), step=40)
-    assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
+    nodes.send(1, *(report(rank, command, "changed", 40) for rank in (2, 3)))
+    (view,) = nodes.seen().commands
+    assert (view.state, view.done) == ("changed", True)

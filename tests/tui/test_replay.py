@@ -2,16 +2,17 @@
 
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.recording.reader import open_recording
+from overlaptop.tui.model import dashboard
 from tests.fleet.builders import Clock
 from tests.recording.played import played
 
 from .fakes import opened, shown
 
 
-def recorded(path, **how):
-    """A job of which a step a second was recorded, as `played`; only keys move its replay."""
+def recorded(path, ours, **how):
+    """A job of which a step a second was recorded, as `played`. ``ours``: the clock of the replay."""
     played(Clock(), path, 60, after_s=1.0, **how)
-    return ReplaySession(open_recording(path), monotonic_s=Clock().monotonic_s)
+    return ReplaySession(open_recording(path), monotonic_s=ours.monotonic_s)
 
 
 def at_s(session):
@@ -19,7 +20,7 @@ def at_s(session):
 
 
 async def test_keys_move_pause_and_look_back_in_the_recording(tmp_path):
-    session = recorded(tmp_path / "run.mcap")
+    session = recorded(tmp_path / "run.mcap", Clock())
     async with opened(session, (160, 200), readonly=True) as (app, pilot):
         text = await shown(app, pilot)
         assert "recorded " in text
@@ -45,8 +46,21 @@ async def test_keys_move_pause_and_look_back_in_the_recording(tmp_path):
 
 
 async def test_next_event_is_the_next_finding(tmp_path):
-    session = recorded(tmp_path / "run.mcap", late=2, ranks=4)
+    session = recorded(tmp_path / "run.mcap", Clock(), late=2, ranks=4)
     async with opened(session, readonly=True) as (app, pilot):
         await shown(app, pilot, "N")
         assert 0 < at_s(session) < 20
         assert "rank 2" in await shown(app, pilot, "f")
+
+
+async def test_a_long_search_ends_and_time_goes_on_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(dashboard, "MOST_SEARCH_S", 0.0)
+    ours = Clock()
+    session = recorded(tmp_path / "run.mcap", ours, late=None)
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, "N")
+        found_s = at_s(session)
+        assert found_s < 5
+        ours.pass_s(10)
+        await shown(app, pilot)
+        assert at_s(session) == found_s + 10
