@@ -60,20 +60,18 @@ class FakeHub:
 class FakeHost:
     """Another host with jobs of its own. Tests break its connection, which a hub connection outlives."""
 
-    def __init__(self, name, clock, *jobs, up=True):
+    def __init__(self, name, *jobs):
         self.name = name
         self.jobs = list(jobs)
         self.hubs = []
-        self.gone = set()
-        self.ready = self.known = up
-        self.connecting = not up
-        self.note = "" if up else "connecting"
+        self.ready = self.known = True
+        self.connecting = False
+        self.note = ""
         self.detail = ""
         self.readonly = False
         self.bytes_per_s = 2_000.0
         self.clock = SimpleNamespace(offset_ns=5_000_000, residual_ns=100_000)
         self.closed = False
-        self.here = clock
 
     @property
     def hub(self):
@@ -81,15 +79,13 @@ class FakeHost:
         return self.hubs[-1]
 
     def connect(self):
-        self._turn(up=True, note="")
-        self.known, self.connecting = True, False
+        self.ready, self.note = True, ""
         for hub in self.hubs:
             hub.last_received_s = 0.0
 
     def cut(self, note="the line broke"):
         """Nothing comes and nothing goes; that the hub may have died nobody knows."""
-        self._turn(up=False, note=note)
-        self.connecting = False
+        self.ready, self.note = False, note
         for hub in self.hubs:
             hub.last_received_s = None
 
@@ -104,13 +100,10 @@ class FakeHost:
         return self.hub
 
     def is_gone(self, job):
-        return self.ready and job.job in self.gone
+        return False
 
     def close(self):
         self.closed = True
-
-    def _turn(self, *, up, note):
-        self.ready, self.note = up, note
 
 
 class FakeSession:
@@ -164,7 +157,7 @@ class Hosts:
 
     def __init__(self, *names, jobs=(), selector=None, **options):
         self.clock = Clock()
-        self.hosts = [FakeHost(name, self.clock, *(jobs or [record()])) for name in names or [""]]
+        self.hosts = [FakeHost(name, *(jobs or [record()])) for name in names or [""]]
         self.start(selector, **options)
 
     def start(self, selector=None, **options):

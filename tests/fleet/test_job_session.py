@@ -158,22 +158,6 @@ def test_failed_ranks_that_torchrun_may_start_again_are_awaited(is_gone):
 # Hubs and connections that come and go
 
 
-def test_a_job_that_was_killed_together_with_its_hub_has_ended(here):
-    here.host.hub.alive = False
-    here.list()
-    assert here.look().hub_state is HubState.LOST
-    here.host.gone.add("job-1")
-    here.go_on(1)
-    snapshot = here.look()
-    assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.ENDED, 1)
-    assert "gone" in snapshot.hub_note
-    here.host.gone.clear()  # its pids were given to other processes
-    assert here.look().hub_state is HubState.ENDED
-    here.list(record("job-2", hub_pid=5))
-    here.look()
-    assert (here.live(job="job-2").hub_state, here.session.job_key) == (HubState.LIVE, "job-2")
-
-
 @pytest.mark.parametrize(
     ("said", "note"),
     [
@@ -220,22 +204,6 @@ def test_a_command_goes_to_every_host_once_the_job_is_known(names):
         host.hub.say(*(report(rank, CHANGE, "changed", 9) for rank in job.ranks(host)))
     (view,) = job.session.tick().commands
     assert (view.state, view.step, len(view.ranks)) == ("changed", 9, 2 * len(names))
-
-
-@pytest.mark.parametrize(
-    ("harm", "why"),
-    [
-        (lambda host: host.cut(), "gpu-b cannot be reached"),
-        (lambda host: setattr(host, "readonly", True), "gpu-b is read-only"),
-    ],
-    ids=["lost", "read-only"],
-)
-def test_nothing_is_sent_while_a_host_cannot_be_changed(two, harm, why):
-    harm(two.hosts[1])
-    two.session.tick()
-    for command, what in ((CHANGE, "change"), (commands.make_trial(BUCKET_CAP_MB, 50, 20), "trial")):
-        assert two.session.send(command) == f"{why}: a {what} needs all ranks"
-    assert [host.hub.sent for host in two.hosts] == [[], []]
 
 
 # A real hub

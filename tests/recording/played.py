@@ -19,7 +19,7 @@ class PlayedJob:
 
     def __init__(self, clock, path: Path | None, ranks: int = 2, keep: Keep | None = None) -> None:
         self.clock, self.ranks = clock, ranks
-        self.host = FakeHost("", clock, record())
+        self.host = FakeHost("", record())
         self.recorder = Recorder()
         self.session = JobSession(
             hosts=[self.host], clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.recorder

@@ -10,7 +10,7 @@ class Cluster:
 
     def __init__(self, *names, jobs=()):
         self.clock = Clock()
-        self.hosts = [FakeHost(name, self.clock, *(jobs or (record(),))) for name in names]
+        self.hosts = [FakeHost(name, *(jobs or (record(),))) for name in names]
         self.session = JobSession(hosts=self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
 
     def host(self, name):
@@ -19,19 +19,16 @@ class Cluster:
     def live(self, *others):
         """Every host but the ``others`` is joined and has told of some steps. Returns the session."""
         self.session.tick()
+        world = 2 * len(self.hosts)
         for number, host in enumerate(self.hosts):
-            if host.name not in others and host.hubs:
-                self.send_history(host, 2 * number)
+            if host.name in others or not host.hubs:
+                continue
+            host.hub.say(welcome(world_size=world, script="/home/me/train.py"))
+            for local_rank in (0, 1):
+                rank, name = 2 * number + local_rank, f"{host.name}.example"
+                host.hub.say(info(rank, host=name, local_rank=local_rank, world_size=world))
+                host.hub.say(*(step(rank, number, hidden=28 - 2 * rank) for number in range(40)))
+                host.hub.say(detail(rank, 39))
+            host.hub.say(status())
         self.session.tick()
         return self.session
-
-    def send_history(self, host, first):
-        world = 2 * len(self.hosts)
-        messages = [welcome(world_size=world, script="/home/me/train.py")]
-        for rank in (first, first + 1):
-            messages.append(
-                info(rank, host=f"{host.name}.example", local_rank=rank - first, world_size=world)
-            )
-            messages += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
-            messages.append(detail(rank, 39))
-        host.hub.say(*messages, status())
