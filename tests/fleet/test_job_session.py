@@ -30,22 +30,6 @@ from .fakes import Hosts, record
 CHANGE = commands.make_setting(BUCKET_CAP_MB, 50)
 
 
-@pytest.fixture
-def here():
-    """The only job on this machine, live."""
-    made = Hosts()
-    made.live()
-    return made
-
-
-@pytest.fixture
-def two():
-    """A job on two hosts, live."""
-    made = Hosts("gpu-a", "gpu-b")
-    made.live()
-    return made
-
-
 def states(snapshot):
     return [(node.name, node.hub_state.value, node.note) for node in snapshot.nodes]
 
@@ -167,7 +151,9 @@ def test_failed_ranks_that_torchrun_may_start_again_are_awaited(is_gone):
         (TurnedAway("64 dashboards watch this job"), "64 dashboards watch this job"),
     ],
 )
-def test_hub_that_cannot_be_read_says_why_and_disturbs_no_other(two, said, note):
+def test_hub_that_cannot_be_read_says_why_and_disturbs_no_other(said, note):
+    two = Hosts("gpu-a", "gpu-b")
+    two.live()
     two.hosts[1].hub.say(said)
     for _ in range(2):
         snapshot = two.session.tick()
@@ -179,7 +165,9 @@ def test_hub_that_cannot_be_read_says_why_and_disturbs_no_other(two, said, note)
 # Commands
 
 
-def test_burst_is_asked_for_when_the_job_changes_or_one_asks(here):
+def test_burst_is_asked_for_when_the_job_changes_or_one_asks():
+    here = Hosts()
+    here.live()
     here.session.watch([0], 3)
     assert here.host.hub.bursts == 3
     for number in range(1, 80):

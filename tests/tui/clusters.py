@@ -8,9 +8,9 @@ from tests.fleet.fakes import FakeHost, record
 class Cluster:
     """Hosts by these names, each with two ranks of job-1: the first has ranks 0 and 1."""
 
-    def __init__(self, *names, jobs=()):
+    def __init__(self, *names):
         self.clock = Clock()
-        self.hosts = [FakeHost(name, *(jobs or (record(),))) for name in names]
+        self.hosts = [FakeHost(name, record()) for name in names]
         self.session = JobSession(hosts=self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
 
     def host(self, name):

@@ -15,14 +15,14 @@ WIDE = (160, 45)
 SIZES = (WIDE, (100, 30), (60, 20))
 
 
-def running_job(ranks=4, *, exact=True):
+def running_job(ranks=4):
     """Ranks whose overlap falls and whose step grows with their number; rank r exposes 2 + 4r of 30 ms.
 
     Their timelines are of different steps, so that nothing is split.
     """
     session = FakeSession(welcome(world_size=ranks, script="/home/me/train.py"), status())
     for rank in range(ranks):
-        session.say(info(rank, exact=exact, host=f"node{rank // 2}", world_size=ranks))
+        session.say(info(rank, host=f"node{rank // 2}", world_size=ranks))
         for number in range(40):
             session.say(step(rank, number, comm=30, hidden=28 - 4 * rank, stall=rank))
         session.say(replace(detail(rank, 39), step=39 - rank))
