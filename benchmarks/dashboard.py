@@ -1,6 +1,6 @@
 """Measure what watching costs: first paint, CPU, bytes on a line, and how late the newest step is.
 
-    python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
+    python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--seconds 10]
     python benchmarks/dashboard.py --line 30000:100
     python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 128 [--gather]] [--late 700]
     python benchmarks/dashboard.py --ranks 2 --past 1000000
@@ -14,23 +14,20 @@ and latency (ms). With several hubs, each is a host of its own, reached by ``--v
 """
 
 import argparse
-import fcntl
 import json
 import os
 import pty
 import queue
 import secrets
 import select
-import signal
 import socket
-import struct
 import subprocess
 import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
@@ -46,8 +43,8 @@ from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepT
 from overlaptop.wire.schema import Message
 
 KEY = "played"
-LATE, NAMED = "late", "named"
-"""Files: the number of the rank that is to be late, and of that which the dashboard calls so."""
+COLUMNS, ROWS = 160, 45
+LATE = "late"  # File with the number of the rank that is to be late
 BUCKETS, BUCKET_BYTES = 12, 25 << 20
 DETAILED_EVERY = 4
 NODE_RANKS = 8
@@ -74,15 +71,11 @@ def messages(
     """Return what a rank sends of one step: compute without a gap, buckets beside its second half."""
     delay_ns = 0 if late_rank is None else round(step_ns * LATE_SHARE)
     late_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100) + delay_ns * (rank == late_rank)
-    bucket_ns = step_ns * 2 // 5 // BUCKETS
+    phases_ns = step_ns // 3, step_ns // 2, step_ns // 12
     if step % DETAILED_EVERY:
-        return [
-            StepTotals(
-                rank, step, start_ns, step_ns, *(None,) * 8,
-                forward_ns=step_ns // 3, backward_ns=step_ns // 2, optimizer_ns=step_ns // 12,
-                collectives=None, comm_bytes=None, dropped=0,
-            )
-        ]  # fmt: skip
+        unknown = (None,) * 8
+        return [StepTotals(rank, step, start_ns, step_ns, *unknown, *phases_ns, None, None, dropped=0)]
+    bucket_ns = step_ns * 2 // 5 // BUCKETS
     begins_ns = [step_ns // 2 + at * bucket_ns for at in range(BUCKETS)]
     comm: list[tuple[int, int]] = []
     for begin in begins_ns:
@@ -91,12 +84,13 @@ def messages(
     compute_ns = begins_ns[-1] + late_ns
     comm_ns = sum(end - begin for begin, end in comm)
     exposed_ns = sum(max(0, end - max(begin, compute_ns)) for begin, end in comm)
+    forward_ns, backward_ns, optimizer_ns = phases_ns
     totals = StepTotals(
         rank=rank, step=step, start_ns=start_ns, step_ns=step_ns, compute_ns=compute_ns, comm_ns=comm_ns,
         hidden_ns=comm_ns - exposed_ns, exposed_ns=exposed_ns,
         compute_only_ns=compute_ns - comm_ns + exposed_ns, copy_only_ns=0,
-        idle_ns=step_ns - compute_ns - exposed_ns, stall_ns=exposed_ns, forward_ns=step_ns // 3,
-        backward_ns=step_ns // 2, optimizer_ns=step_ns // 12, collectives=BUCKETS,
+        idle_ns=step_ns - compute_ns - exposed_ns, stall_ns=exposed_ns, forward_ns=forward_ns,
+        backward_ns=backward_ns, optimizer_ns=optimizer_ns, collectives=BUCKETS,
         comm_bytes=BUCKETS * BUCKET_BYTES, dropped=0,
     )  # fmt: skip
     if not detail:
@@ -141,11 +135,12 @@ class Rank:
                     self.detail = wanted.detail
 
 
-def play(ranks: int, hubs: int, step_ns: int, past: int, ready: Path, *, gather: bool) -> None:
-    """Start the hubs, send ``past`` steps at once, write the time of step 0 to ``ready``, and send what
-    ranks would until this process ends. One is late once its number is in the file LATE beside ``ready``.
+def play(options: argparse.Namespace, step_ns: int) -> None:
+    """Start the hubs, send the past steps at once, write the time of step 0 to the file `options.play`,
+    and send what ranks would until this process ends. One is late once its number is in LATE beside it.
     """
-    lines = []
+    ranks, hubs = options.ranks, options.hubs
+    lines: list[Rank] = []
     root = "127.0.0.1", 0
     os.environ[VARIABLE] = secrets.token_hex(32)
     for hub, folder in enumerate(hub_folders(hubs)):
@@ -155,19 +150,19 @@ def play(ranks: int, hubs: int, step_ns: int, past: int, ready: Path, *, gather:
         here = range(hub * ranks // hubs, (hub + 1) * ranks // hubs)
         own = [Rank(each, ranks, ranks_socket(KEY)) for each in here]
         lines += own
-        if gather:
+        if options.gather:
             answer = own[0].gather(*root)
             root = answer.host, answer.port
-    began_ns = time.time_ns() - past * step_ns
+    late = options.play.with_name(LATE)
+    began_ns = time.time_ns() - options.past * step_ns
     for step in count():
-        if step == past:
-            began_ns = time.time_ns() - past * step_ns
-            ready.write_text(str(began_ns))
+        if step == options.past:
+            began_ns = time.time_ns() - step * step_ns
+            options.play.write_text(str(began_ns))
         time.sleep(max(0.0, (began_ns + (step + 1) * step_ns - time.time_ns()) / 1e9))
         start_ns = began_ns + step * step_ns
-        if step >= past:
+        if step >= options.past:
             start_ns = time.time_ns() - step_ns  # this process may be behind
-        late = ready.with_name(LATE)
         late_rank = int(late.read_text()) if late.exists() else None
         for line in lines:
             line.send(step, start_ns, step_ns, late_rank)
@@ -179,8 +174,10 @@ def hub_folders(hubs: int) -> list[str]:
     return [folder, *(f"{folder}-{hub}" for hub in range(1, hubs))]
 
 
-def show(ages: Path, words: Sequence[str]) -> int:
-    """Run the dashboard, and write down how old the newest step of all ranks is at each drawing."""
+def show(drawings: Path, words: Sequence[str]) -> int:
+    """Run the dashboard; at each drawing write the newest step of all ranks, its age in s, and the rank
+    named as late (-1: none).
+    """
     from overlaptop.cli import main as overlaptop_main
     from overlaptop.tui.app import OverlaptopApp
 
@@ -188,17 +185,23 @@ def show(ages: Path, words: Sequence[str]) -> int:
 
     def drawn(app: OverlaptopApp) -> None:
         draw(app)
-        window = app.dashboard.latest.wait_window
-        if window is not None and window.late:
-            ages.with_name(NAMED).write_text(str(window.late[0].rank))
         newest = [view.last for view in app.dashboard.state.snapshot.ranks if view.last is not None]
         if newest:
             last = min(newest, key=lambda step: step.step)
-            with ages.open("a") as file:
-                file.write(f"{last.step} {(time.time_ns() - last.start_ns - last.step_ns) / 1e9}\n")
+            age_s = (time.time_ns() - last.start_ns - last.step_ns) / 1e9
+            window = app.dashboard.latest.wait_window
+            late_rank = window.late[0].rank if window is not None and window.late else -1
+            with drawings.open("a") as file:
+                file.write(f"{last.step} {age_s} {late_rank}\n")
 
     OverlaptopApp.show = drawn  # type: ignore[method-assign, assignment]
     return overlaptop_main(list(words))
+
+
+def drawn_in(drawings: Path) -> list[tuple[int, float, int]]:
+    """Return what `show` wrote of each drawing."""
+    lines = map(str.split, drawings.read_text().splitlines())
+    return [(int(step), float(age_s), int(late_rank)) for step, age_s, late_rank in lines]
 
 
 def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
@@ -236,46 +239,28 @@ def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
     return child.wait()
 
 
-@contextmanager
-def on_terminal(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Run a command on a terminal of this size; give its pid and the terminal, and end it."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.pop("NO_COLOR", None)
-        os.environ["TERM"], os.environ["COLORTERM"] = "xterm-256color", "truecolor"
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        os.execv(words[0], list(words))
-    try:
-        yield pid, terminal
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(terminal)
-
-
-def measure_naming(late_rank: int, terminal: int, named: Path) -> None:
+def measure_naming(late_rank: int, terminal: int, drawings: Path) -> None:
     """Have a rank become late, and print after which time the dashboard names it."""
-    named.with_name(LATE).write_text(str(late_rank))
-    from_s = time.time()
-    while time.time() - from_s < NAMED_WITHIN_S:
+    drawings.with_name(LATE).write_text(str(late_rank))
+    from_s = time.monotonic()
+    while time.monotonic() - from_s < NAMED_WITHIN_S:
         read_for(terminal, 0.1)
-        if named.exists() and named.read_text() == str(late_rank):
-            print(f"late rank      named after {time.time() - from_s:.1f} s")
+        if drawn_in(drawings)[-1][-1] == late_rank:
+            print(f"late rank      named after {time.monotonic() - from_s:.1f} s")
             return
     print(f"late rank      not named within {NAMED_WITHIN_S:.0f} s")
 
 
-def read_for(terminal: int, seconds: float, until: Sequence[str] = ()) -> int:
-    """Read the output until all of these words came; return the bytes. SystemExit: they did not."""
+def read_for(terminal: int, seconds: float, until: Sequence[str] = ()) -> None:
+    """Read the output until all of these words came. SystemExit: they did not."""
     written, until_s = b"", time.monotonic() + seconds
     while time.monotonic() < until_s:
         if select.select([terminal], [], [], 0.05)[0]:
             written += os.read(terminal, 1 << 16)
         if until and all(word.encode() in written for word in until):
-            return len(written)
+            return
     if until:
         raise SystemExit(f"nothing was painted within {seconds:.0f} s: {written[-2000:]!r}")
-    return len(written)
 
 
 def cpu_s(pid: int) -> float:
@@ -291,39 +276,35 @@ def peak_mib(pid: int) -> float:
 
 
 def measure_screen(
-    command: Sequence[str],
-    ages: Path,
-    hub_pids: Sequence[int],
-    size: str,
-    settle_s: float,
-    seconds: float,
-    late_rank: int | None,
+    command: Sequence[str], drawings: Path, hub_pids: Sequence[int], options: argparse.Namespace
 ) -> None:
     """Print what the dashboard takes."""
-    columns, rows = (int(part) for part in size.split("x"))
+    terminal, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (ROWS, COLUMNS))
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     started_s = time.monotonic()
-    with on_terminal(command, columns, rows) as (pid, terminal):
+    with running(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as dashboard:
         read_for(terminal, 60.0, ["exposed", "train.py"])
         print(f"first paint    {(time.monotonic() - started_s) * 1e3:.0f} ms after process start")
-        read_for(terminal, settle_s)
-        ages.write_text("")
-        before_s, from_s = cpu_s(pid), time.monotonic()
-        before_hubs_s = list(map(cpu_s, hub_pids))
-        written_bytes = read_for(terminal, seconds)
+        read_for(terminal, SETTLE_S + options.ranks / RANKS_SETTLED_A_S)
+        drawings.write_text("")
+        pids = (dashboard.pid, *hub_pids)
+        before_s, from_s = list(map(cpu_s, pids)), time.monotonic()
+        read_for(terminal, options.seconds)
         took_s = time.monotonic() - from_s
-        print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
-        hubs_s = [cpu_s(pid) - spent_s for pid, spent_s in zip(hub_pids, before_hubs_s, strict=True)]
-        print(f"hubs           {sum(hubs_s) / took_s:.1%} of one core, the first {hubs_s[0] / took_s:.1%}")
-        print(f"memory         {peak_mib(pid):.0f} MiB at most, first hub {peak_mib(hub_pids[0]):.0f} MiB")
-        print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
-        drawn = [line.split() for line in ages.read_text().splitlines()]
-        late_s = [float(age_s) for _, age_s in drawn]
+        after_s = map(cpu_s, pids)
+        own, *hubs = ((after - before) / took_s for after, before in zip(after_s, before_s, strict=True))
+        print(f"CPU            {own:.1%} of one core")
+        print(f"hubs           {sum(hubs):.1%} of one core, the first {hubs[0]:.1%}")
+        print(f"memory         {peak_mib(pids[0]):.0f} MiB at most, first hub {peak_mib(pids[1]):.0f} MiB")
+        drawn = drawn_in(drawings)
         if not drawn:
             raise SystemExit("nothing was drawn after the first paint")
-        print(f"the job        {(int(drawn[-1][0]) - int(drawn[0][0])) / took_s:.1f} steps a second")
-        print(f"a step is      {spread(late_s)} s old when drawn")
-        if late_rank is not None:
-            measure_naming(late_rank, terminal, ages.with_name(NAMED))
+        print(f"the job        {(drawn[-1][0] - drawn[0][0]) / took_s:.1f} steps a second")
+        print(f"a step is      {spread([age_s for _, age_s, _ in drawn])} s old when drawn")
+        if options.late is not None:
+            measure_naming(options.late, terminal, drawings)
 
 
 def measure_stream(
@@ -367,7 +348,6 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps-per-s", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--size", default="160x45")
     parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
     parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--gather", action="store_true")
@@ -379,10 +359,10 @@ def main() -> None:
     options = parser.parse_args()
     step_ns = round(1e9 / options.steps_per_s)
     if options.play:
-        play(options.ranks, options.hubs, step_ns, options.past, options.play, gather=options.gather)
+        play(options, step_ns)
     if options.show:
-        ages, *words = options.show
-        raise SystemExit(show(Path(ages), words))
+        drawings, *words = options.show
+        raise SystemExit(show(Path(drawings), words))
     if options.through:
         counted, *command = options.through
         raise SystemExit(slow_line(options.line, Path(counted), command))
@@ -394,22 +374,18 @@ def main() -> None:
         if options.hubs > 1 and not options.gather:
             vias = [["--via", f"env OVERLAPTOP_DIR={each}"] for each in hub_folders(options.hubs)]
             where = [*chain(*vias), "--python", sys.executable]
-        rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
-        rate += ["--hubs", str(options.hubs), "--past", str(options.past), *["--gather"] * options.gather]
         ready = folder / "ready"
-        with running([*this, "--play", str(ready), *rate]) as played:
+        with running([*this, *sys.argv[1:], "--play", str(ready)]) as played:
             while not ready.exists():
                 time.sleep(0.1)
                 if played.poll() is not None:
                     raise SystemExit("the ranks cannot be played")
             time.sleep(SETTLE_S)
-            print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each, {options.size}")
-            ages = folder / "ages"
-            command = [*this, "--show", str(ages), *where]
-            settle_s = SETTLE_S + options.ranks / RANKS_SETTLED_A_S
+            print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each, {COLUMNS}x{ROWS}")
             records = [path for each in hub_folders(options.hubs) for path in Path(each).glob("*/job.json")]
             pids = [json.loads(path.read_text())["hub_pid"] for path in records]
-            measure_screen(command, ages, pids, options.size, settle_s, options.seconds, options.late)
+            drawings = folder / "drawings"
+            measure_screen([*this, "--show", str(drawings), *where], drawings, pids, options)
             measure_stream(where, counted, options.seconds, step_ns, int(ready.read_text()))
 
 

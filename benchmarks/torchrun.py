@@ -40,9 +40,8 @@ def job_folder() -> Iterator[Path]:
 @contextmanager
 def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a session of its own, which ends with the block; `options` are those of Popen."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent, **options
-    )
+    options = {"stdin": subprocess.DEVNULL, **options}
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent, **options)
     try:
         yield process
     finally:
