@@ -7,7 +7,7 @@ Each case is a job of `jobs/recorded_faults.py`, whose last rank loses a share o
 ``overlaptop --json --detail``. Every rank writes down when it comes to communicate. "came later" is by how
 much the late rank came after the first one, "found" how long that one waited in the step's first
 collective, both less the usual value before the fault. "stated" is the records' own error. Waits are right
-where the difference is no more than 5 %, the stated error, or the noise (two standard errors).
+where the difference is no more than 5 %, the stated error, or the noise (half of its 95 % interval).
 """
 
 import argparse
@@ -18,13 +18,11 @@ import subprocess
 import sys
 import threading
 import time
-from math import pi, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-from pairs import UNKNOWN, number, options_of, print_head, print_row
+from pairs import UNKNOWN, interval, number, options_of, print_head, print_row
 from torchrun import RECORDS, ROOT, job_folder, running, torchrun, why_it_failed
 
 RIGHT_WITHIN = 0.05
@@ -69,7 +67,7 @@ def row(by: str, share: str, options: argparse.Namespace) -> list[str]:
         ):
             threading.Thread(target=watch, args=(watcher.stdout, first, late), daemon=True).start()
             until_s = time.monotonic() + START_S
-            while not any(note["lost_ns"] for note in notes(paths[-1]).values()):
+            while not any(note["is_faulty"] for note in notes(paths[-1]).values()):
                 if job.poll() is not None or time.monotonic() > until_s:
                     job.terminate()
                     return [why_it_failed(job.communicate()[1].decode(errors="replace"))]
@@ -80,7 +78,7 @@ def row(by: str, share: str, options: argparse.Namespace) -> list[str]:
 
 def compare(noted: list[dict[int, dict[str, int]]], first: First, late: dict[int, int]) -> list[str]:
     """Return the cells of a case."""
-    fault = min(step for step, note in noted[-1].items() if note["lost_ns"])
+    fault = min(step for step, note in noted[-1].items() if note["is_faulty"])
     known = sorted(
         step
         for step, record in first.items()
@@ -96,7 +94,8 @@ def compare(noted: list[dict[int, dict[str, int]]], first: First, late: dict[int
     usual_ns = median(wait_ns[step] - later_ns[step] for step in before)
     came_later_ms = median(later_ns[step] for step in after) / 1e6
     found_ms = (median(wait_ns[step] for step in after) - usual_ns) / 1e6
-    noise_ms = 2 * error_of_median(np.array([wait_ns[step] - later_ns[step] for step in after])) / 1e6
+    low_ns, high_ns = interval([wait_ns[step] - later_ns[step] for step in after])
+    noise_ms = (high_ns - low_ns) / 2 / 1e6
     stated_ms = median(first[step]["residual_ns"] for step in after) / 1e6
     is_right = abs(found_ms - came_later_ms) <= max(RIGHT_WITHIN * came_later_ms, stated_ms, noise_ms)
     named = [rank for step, rank in late.items() if step >= fault + SETTLED_STEPS]
@@ -105,14 +104,6 @@ def compare(noted: list[dict[int, dict[str, int]]], first: First, late: dict[int
         number(noise_ms, 2, " ms"), "yes" if is_right else "no",
         f"{named.count(len(noted) - 1) / len(named):.0%}" if named else UNKNOWN, str(len(after)),
     ]  # fmt: skip
-
-
-def error_of_median(values: np.ndarray) -> float:
-    """Return the standard error of their median, by their median absolute deviation, as of a normal
-    distribution: sqrt(pi / 2) * 1.4826 * MAD / sqrt(n).
-    """
-    deviation = np.median(np.abs(values - np.median(values)))
-    return sqrt(pi / 2) * 1.4826 * float(deviation) / sqrt(len(values))
 
 
 def main() -> None:

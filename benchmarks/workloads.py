@@ -1,6 +1,6 @@
 """The table of workloads/README.md: each bundled workload in each mode, by the agent's own records.
 
-    python benchmarks/workloads.py [--device cuda] [--ranks 4] [--line-gbit 1] [--only ddp,zero] > table.md
+    python benchmarks/workloads.py [--device cuda] [--line-gbit 1] [--only ddp,zero] > table.md
 
 A workload's modes run one after the other in one job (jobs/in_turn.py) under torchrun with the agent,
 beside an `overlaptop --json --detail` that writes down what a dashboard would show. A mode that cannot run
@@ -22,10 +22,10 @@ import sys
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from statistics import fmean, median
 from typing import Any
 
@@ -34,7 +34,8 @@ from torchrun import END_S, RECORDS, ROOT, job_folder, running, torchrun, why_it
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4  # Of a run, that are left out: memory is allocated, buckets are made anew
-START_LIMIT_S = 60.0  # For torchrun, the imports and the process group, on top of the first run's own time
+START_LIMIT_S = 60.0  # For torchrun, the imports and the process group
+FIRST_STEP_LIMIT_S = 60.0  # Of a run, on top of its own time
 EVERY = "8"  # Steps for one measured in detail: more would slow launch-bound jobs
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
@@ -49,15 +50,16 @@ class Run:
     workload: str
     words: str
     remarks: str = ""
-    same_work: bool = True
-    """A step does as much as one of the workload's first run, which is the one without overlap."""
+    """Why a step does other work than one of the workload's first run, the one without overlap. Empty: it
+    does the same.
+    """
     environment: tuple[tuple[str, str], ...] = ()  # For its ranks
-    more: str = ""  # Options that are not of the mode
 
 
 _SKEWED = "ranks get unlike numbers of tokens"
-_LONG = "--seconds 12"  # Its first step takes seconds
+_DECODE = "forward only, few tokens"
 _USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
+_LONG = "--seconds 12"  # The first step of Transformer Engine's layer takes seconds
 
 
 def modes(workload: str, *words: str) -> list[Run]:
@@ -68,39 +70,37 @@ def modes(workload: str, *words: str) -> list[Run]:
 RUNS = (
     *modes("ddp", "--mode after-backward", "--mode bucketed", "--mode bucketed-hooks"),
     *modes("ddp", "--mode per-parameter"),
-    Run("ddp", "--mode bucketed --accumulation 4", "four batches a step", same_work=False),
+    Run("ddp", "--mode bucketed --accumulation 4", "four batches a step"),
     *modes("fsdp", "--limit-gathers 1", "--limit-gathers 2", ""),
     *modes("fsdp", *(f"--prefetch-forward {each} --prefetch-backward {each}" for each in (1, 2))),
     *modes("fsdp", "--no-reshard-after-forward"),
     *modes("zero", "--mode sequential", "--mode overlapped", "--mode overlapped --stage 1"),
     *modes("tensor_parallel", "--mode sync", "--mode async", "--mode ring", "--mode symmetric-memory"),
     *modes("tensor_parallel", *(f"--mode {each} --no-sequence-parallel" for each in ("sync", "async"))),
-    Run("tensor_parallel", "--mode sync --decode", "forward only, few tokens", same_work=False),
-    Run("tensor_parallel", "--mode async --decode", "forward only, few tokens", same_work=False),
+    *(Run("tensor_parallel", f"--mode {each} --decode", _DECODE) for each in ("sync", "async")),
     *modes("pipeline", "--mode blocking", "--mode hand-written", "--mode gpipe", "--mode 1f1b"),
     *modes("pipeline", "--mode interleaved", "--mode zero-bubble"),
     *modes("expert_parallel", "--mode sync", "--mode overlapped"),
-    Run("expert_parallel", "--mode sync --skew 1", _SKEWED, same_work=False),
-    Run("expert_parallel", "--mode overlapped --skew 1", _SKEWED, same_work=False),
+    *(Run("expert_parallel", f"--mode {each} --skew 1", _SKEWED) for each in ("sync", "overlapped")),
     *modes("allreduce_matmul", "--mode sequential", "--mode async", "--mode host-staged"),
     *modes("double_buffer", "--mode sequential", "--mode slow-loader", "--mode double-buffered"),
     *modes("small_messages", "--wait at-once", "--wait late", "--wait together", "--wait polling"),
     *modes("small_messages", "--send coalesced", "--send flat"),
     *modes("gemm_overlap", *(f"--method {each}" for each in ("torch", "ring", "symmetric-memory"))),
     Run("gemm_overlap", "--method transformer-engine", environment=_USER_BUFFERS),
-    Run("te_layernorm_mlp", "--no-overlap", environment=_USER_BUFFERS, more=_LONG),
-    Run("te_layernorm_mlp", "--overlap", environment=_USER_BUFFERS, more=_LONG),
+    Run("te_layernorm_mlp", f"--no-overlap {_LONG}", environment=_USER_BUFFERS),
+    Run("te_layernorm_mlp", f"--overlap {_LONG}", environment=_USER_BUFFERS),
 )
-
 
 FirstSteps = dict[str, float | None]
 """By workload: the step time of its first run, ns; None where that did not run."""
+Record = dict[str, Any]
 
 
-def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespace, until_s: float) -> None:
-    """Run these, of one environment, in one job, and print a row for each."""
+def run_job(runs: Sequence[Run], options: argparse.Namespace) -> Iterator[tuple[Run, list[Record], str]]:
+    """Run these, of one environment, in one job; yield each with its steps, or why it did not run."""
     device = f"--device {options.device} {options.workload_options}"
-    words = [f"{run.workload} {device} {run.words} {run.more}" for run in runs]
+    words = [f"{run.workload} {device} {run.words}" for run in runs]
     command = torchrun(
         options.ranks, IN_TURN, f"--seconds {options.seconds}", *words, agent=("--every", EVERY)
     )
@@ -110,8 +110,7 @@ def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespa
         command = ["unshare", "--net", "sh", "-c", namespace, "sh", *command]
     threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
     environment = {"OMP_NUM_THREADS": threads, **os.environ}
-    limit_s = min(START_LIMIT_S + options.run_limit_s * len(runs), until_s - time.monotonic())
-    late = f"not done after {limit_s:.0f} s"
+    limit_s = START_LIMIT_S + (FIRST_STEP_LIMIT_S + options.seconds) * len(runs)
     with job_folder() as folder:
         paths = [folder / name for name in ("records", "out", "err")]
         with ExitStack() as stack:
@@ -128,22 +127,22 @@ def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespa
                 job.terminate()  # torchrun ends its ranks
         lines, said, wrong = (path.read_text(errors="replace") for path in paths)
     # Of each run that is over: the step that then began, and why it did not run; empty: it did.
-    over = [(int(step), reason.strip()) for step, reason in re.findall(r"run over (\d+) (.*)\n", said)]
+    over = [(int(step), reason.strip()) for step, reason in re.findall(r"run over (-?\d+) (.*)\n", said)]
     steps = steps_of_runs(lines, [step for step, reason in over if not reason])
-    unknown = (0, (why_it_failed(wrong) if job.poll() else late))
-    at = 0
-    for run, (_, reason) in zip(runs, over + [unknown] * (len(runs) - len(over)), strict=True):
-        print_run(run, steps[at], reason, first_ns)
-        at += not reason
+    unknown = why_it_failed(wrong) if job.poll() else f"not done after {limit_s:.0f} s"
+    reasons = [reason for _, reason in over] + [unknown] * (len(runs) - len(over))
+    numbers = count()
+    for run, reason in zip(runs, reasons, strict=True):
+        yield run, [] if reason else steps[next(numbers)], reason
 
 
-def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[Record]]:
     """Return the step records by their run, without its first steps. ``ends``: the step
     that began when each run was over. A run's last step is the first of the next, with the time between.
     """
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[int, list[Record]] = defaultdict(list)
     for line in lines.split("\n")[:-1]:
-        record: dict[str, Any] = json.loads(line)
+        record: Record = json.loads(line)
         if record["type"] == "step":
             run = bisect_right(ends, record["step"])
             if record["step"] > FIRST_STEPS + (ends[run - 1] if run else -1):
@@ -151,31 +150,28 @@ def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[dict[str, A
     return found
 
 
-def print_run(run: Run, records: Sequence[dict[str, Any]], reason: str, first_ns: FirstSteps) -> None:
-    """Print a run's row, compared with its workload's first. ``reason``: why it did not run."""
-    step_ns = fmean(each["step_ns"] for each in records) if records and not reason else None
+def cells(run: Run, records: Sequence[Record], reason: str, first_ns: FirstSteps) -> tuple[str, ...]:
+    """Return a run's cells, compared with its workload's first. ``reason``: why it did not run."""
+    step_ns = fmean(each["step_ns"] for each in records) if records else None
     is_first = run.workload not in first_ns
     without_ns = first_ns.setdefault(run.workload, step_ns)
-    words = run.words or "(as FSDP2 does)"
     if reason:
-        blank = (UNKNOWN,) * (len(HEADINGS) - 3)
-        print_row(run.workload, words, *blank, f"not run: {reason.replace('|', '/')}")
-        return
-    against = UNKNOWN
-    if not is_first and run.same_work and step_ns and without_ns:
-        against = f"{step_ns / without_ns:.2f}×"
+        return (UNKNOWN,) * (len(HEADINGS) - 3) + (f"not run: {reason.replace('|', '/')}",)
+    is_alike = not is_first and not run.remarks
     lanes = [each for each in records if each["comm_ns"]]
     split = [each for each in lanes if 2 * (each["not_attributed_ns"] or 0) < each["comm_ns"]]
     comm_ns, hidden_ns = (sum(each[field] for each in lanes) for field in ("comm_ns", "hidden_ns"))
     bound = "≤" if any(not each["compute_exact"] for each in lanes) else ""
-    print_row(
-        run.workload, words, _ms(step_ns), against,
-        f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else UNKNOWN, _median_ms(lanes, "exposed_ns"),
-        _median_ms(split, "wait_ns"), _median_ms(split, "transfer_ns"), run.remarks,
+    return (
+        _ms(step_ns),
+        f"{step_ns / without_ns:.2f}×" if is_alike and step_ns and without_ns else UNKNOWN,
+        f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else UNKNOWN,
+        _median_ms(lanes, "exposed_ns"), _median_ms(split, "wait_ns"), _median_ms(split, "transfer_ns"),
+        run.remarks,
     )  # fmt: skip
 
 
-def _median_ms(records: Sequence[dict[str, Any]], field: str) -> str:
+def _median_ms(records: Sequence[Record], field: str) -> str:
     known = [each[field] for each in records if each[field] is not None]
     return _ms(median(known) if known else None)
 
@@ -192,23 +188,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
     parser.add_argument("--line-gbit", type=float, help="Gbit/s of the line between the ranks, for gloo")
     parser.add_argument("--only", default="", help="workloads, with commas")
-    parser.add_argument("--run-limit-s", type=float, default=60.0, help="of one mode")
-    parser.add_argument("--budget-s", type=float, default=540.0, help="of all of them together")
     parser.add_argument("--workload-options", default="", help="for all runs, in quotation marks")
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else [run.workload for run in RUNS]
-
-    until_s = time.monotonic() + options.budget_s
+    some = [run for run in RUNS if run.workload in wanted]
     first_ns: FirstSteps = {}
     print_head(*HEADINGS)
-    some = [run for run in RUNS if run.workload in wanted]
     for (workload, _), runs in groupby(some, key=lambda run: (run.workload, run.environment)):
         print(f"{time.strftime('%T')}  {workload} ...", file=sys.stderr, flush=True)
-        if time.monotonic() < until_s:
-            run_job(list(runs), first_ns, options, until_s)
-            continue
-        for run in runs:
-            print_run(run, (), "no time was left for it", first_ns)
+        for run, records, reason in run_job(list(runs), options):
+            words = run.words or "(as FSDP2 does)"
+            print_row(run.workload, words, *cells(run, records, reason, first_ns))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Runs `workloads/faults.py`, and each rank writes down what its steps have lost.
+"""Runs `workloads/faults.py`, and each rank writes down when it comes to communicate.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/jobs/recorded_faults.py FOLDER --by gc
 
-``FOLDER/rank-1.jsonl`` has a line for each step: its loss (null: time is lost continuously), and the time
-when the rank came to communicate. On a GPU that is the first collective. On a CPU, where the agent hooks
-collectives, it is the end of the first forward pass, or without one the step's beginning or the loss's end.
+``FOLDER/rank-1.jsonl`` has a line for each step: whether the rank has the fault, and when it came to
+communicate. On a GPU that is the first collective. On a CPU, where the agent hooks collectives, it is the
+end of the first forward pass, or without one the step's beginning or the loss's end.
 """
 
 import json
@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,6 @@ COLLECTIVES = (
 )  # fmt: skip
 """c10d operations that begin a step's communication in the bundled workloads."""
 
-Moment = int | torch.cuda.Event  # Unix time in ns, or a moment on the GPU's timeline
-
-
-@dataclass(slots=True)
-class Record:
-    """One step of this rank."""
-
-    step: int
-    began: Moment | None = None  # Start of the loss; None: nothing was lost, or time is lost continuously
-    ended: Moment | None = None
-    arrived: Moment | None = None
-
 
 class RecordingInjector(faults.Injector):
     """Also writes a line for each step."""
@@ -47,10 +34,10 @@ class RecordingInjector(faults.Injector):
         super().__init__(*args, **kwargs)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
-        self._record: Record | None = None  # This step's record, until the rank has arrived
-        self._unwritten: deque[Record] = deque()
+        self._arrived_step = -1
         self._anchor: tuple[torch.cuda.Event, int] | None = None
-        """A moment on the GPU's timeline, and its Unix time in ns."""
+        """The first arrival at the GPU, and its Unix time in ns."""
+        self._unwritten: deque[tuple[torch.cuda.Event, int, bool]] = deque()
 
     def install(self) -> None:
         super().install()
@@ -80,51 +67,33 @@ class RecordingInjector(faults.Injector):
             self._arrive()
 
     def _boundary(self) -> None:
-        self._record = Record(self._step + 1)
         super()._boundary()
         if not self._has_modules and not self._on_gpu:
             self._arrive()
 
-    def _lose_now(self, lose_ns: int) -> None:
-        began = self._now()
-        super()._lose_now(lose_ns)
-        if self._record is not None and not isinstance(self._cause, faults.Cpus):
-            self._record.began, self._record.ended = began, self._now()
-
     def _arrive(self) -> None:
-        if self._record is None:
+        """Record the first arrival of a step; on a GPU it is written once the GPU has come to it."""
+        if self._arrived_step == self._step:
             return
-        self._record.arrived = self._now()
-        self._unwritten.append(self._record)
-        self._record = None
-        while self._unwritten:
-            record = self._unwritten[0]
-            if isinstance(record.arrived, torch.cuda.Event) and not record.arrived.query():
-                break
-            self._unwritten.popleft()
-            lost_ns: int | None = None if isinstance(self._cause, faults.Cpus) and self._lose_ns else 0
-            if record.began is not None:
-                lost_ns = self._unix_ns(record.ended) - self._unix_ns(record.began)
-            line = {"step": record.step, "lost_ns": lost_ns, "arrived_ns": self._unix_ns(record.arrived)}
-            self._file.write(json.dumps(line) + "\n")
-
-    def _now(self) -> Moment:
+        self._arrived_step = self._step
+        is_faulty = self._lose_ns > 0
         if not self._on_gpu:
-            return time.time_ns()
+            self._write(time.time_ns(), self._step, is_faulty)
+            return
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         if self._anchor is None:
             event.synchronize()
             self._anchor = event, time.time_ns()
-        return event
+        anchor, anchor_ns = self._anchor
+        self._unwritten.append((event, self._step, is_faulty))
+        while self._unwritten and self._unwritten[0][0].query():
+            event, step, is_faulty = self._unwritten.popleft()
+            self._write(anchor_ns + round(anchor.elapsed_time(event) * 1e6), step, is_faulty)
 
-    def _unix_ns(self, moment: Moment | None) -> int:
-        if isinstance(moment, int):
-            return moment
-        assert moment is not None
-        assert self._anchor is not None
-        event, at_ns = self._anchor
-        return at_ns + round(float(event.elapsed_time(moment)) * 1e6)
+    def _write(self, arrived_ns: int, step: int, is_faulty: bool) -> None:
+        line = {"step": step, "arrived_ns": arrived_ns, "is_faulty": is_faulty}
+        self._file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

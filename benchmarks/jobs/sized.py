@@ -2,8 +2,7 @@
 
     torchrun --nproc-per-node=2 benchmarks/jobs/sized.py --step-ms 250 [--launch-bound] --steps 100
 
-A step is as many micro-batches as fill it. More ranks than GPUs share them: NCCL sends over loopback, which
-is slow; give them few parameters.
+A step is as many micro-batches as fill it. Each rank has a GPU of its own.
 """
 
 import argparse
@@ -22,17 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-ms", type=float, required=True)
     parser.add_argument("--launch-bound", action="store_true")
-    parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
-    gpu = int(os.environ["LOCAL_RANK"])
-    if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
-        from overlaptop.workloads import shared_gpu  # not in a job that is to know nothing of the agent
-
-        gpu = shared_gpu.own_gpu(torch.cuda.device_count())
-    torch.cuda.set_device(gpu)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
-    width, batch = (256, 16) if options.launch_bound else (options.width, 2048 * 4096 // options.width)
+    width, batch = (256, 16) if options.launch_bound else (4096, 2048)
     layers = [nn.Linear(width, width, bias=False, dtype=torch.bfloat16) for _ in range(24)]
     model = DistributedDataParallel(nn.Sequential(*layers).cuda())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, foreach=True)
