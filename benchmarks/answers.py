@@ -99,12 +99,7 @@ class Screen:
 
 def main() -> None:
     """Run the jobs, print a line for each fault as its job ends, then how many were named soon."""
-    parser = options_of(__doc__)
-    parser.add_argument("--jobs", default=",".join(JOBS), help="default: %(default)s")
-    parser.add_argument("--faults", default=",".join(RULES), help="default: %(default)s")
-    parser.add_argument("--shares", default="0.2,0.5", help="of a step, default: %(default)s")
-    parser.add_argument("--on-s", type=float, default=14.0)
-    parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
+    parser = options_of_faults(__doc__)
     parser.add_argument("--healthy", type=float, default=0.0, metavar="SECONDS", help="without any fault")
     options = parser.parse_args()
     jobs = options.jobs.split(",")
@@ -123,6 +118,17 @@ def main() -> None:
     lines = [row.is_line_right for row in rows if row.is_line_right is not None]
     print(f"\n{sum(row.is_soon for row in rows)} of {len(rows)} named within {SOON_S:g} s; ", end="")
     print(f"{sum(lines)} of {len(lines)} lines of the script")
+
+
+def options_of_faults(text: str | None) -> argparse.ArgumentParser:
+    """A parser of the options that `watched` reads."""
+    parser = options_of(text)
+    parser.add_argument("--jobs", default=",".join(JOBS), help="default: %(default)s")
+    parser.add_argument("--faults", default=",".join(RULES), help=f"of {', '.join(RULES)}")
+    parser.add_argument("--shares", default="0.2,0.5", help="of a step, default: %(default)s")
+    parser.add_argument("--on-s", type=float, default=14.0)
+    parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
+    return parser
 
 
 def watched(job: str, options: argparse.Namespace) -> tuple[list[Look], list[dict[str, Any]]]:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from answers import RULES, SLOW_RANK, Look, watched
-from pairs import UNKNOWN, number, options_of, print_head, print_row
+from answers import SLOW_RANK, Look, options_of_faults, watched
+from pairs import UNKNOWN, number, print_head, print_row
 
 MOST_ERROR, LEAST_MS = 0.25, 0.5
 """An error beyond what the true loss is uncertain by, and above both, this share of the loss and these ms,
@@ -23,15 +23,10 @@ breaks the promise."""
 
 def main() -> None:
     """Run the jobs, print a line for each fault, then the median error and how many promises broke."""
-    parser = options_of(__doc__)
-    parser.add_argument("--jobs", default="ddp,fsdp2", help="default: %(default)s")
-    parser.add_argument("--faults", default="dataset,forward,gc,compute", help=f"of {', '.join(RULES)}")
-    parser.add_argument("--shares", default="0.5", help="of a step, default: %(default)s")
+    parser = options_of_faults(__doc__)
     parser.add_argument("--both-ms", default="0,15", help="default: %(default)s")
-    parser.add_argument("--on-s", type=float, default=20.0)
-    parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
+    parser.set_defaults(jobs="ddp,fsdp2", faults="dataset,forward,gc,compute", shares="0.5", healthy=0.0)
     options = parser.parse_args()
-    options.healthy = 0.0
     print_head("job", "both, ms", "fault", "step, ms", "true, ms", "promised, ms", "error, ms", "rules")
     errors: list[float] = []
     missing = broken = 0

@@ -5,7 +5,6 @@
 Each round runs the job once in every way, in an order that rotates. Each way's step time is divided by the
 step time without the agent in the same round, so a drift of the machine does not count.
 
-- ``phases only``: steps and phases, no spans.
 - ``agent``: as by default.
 - ``watched``: while ``overlaptop --json --detail`` reads every rank's timeline, as a dashboard would.
 - ``events``: the source that NVIDIA GPUs use only where CUPTI cannot be used.
@@ -16,18 +15,20 @@ import random
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
+
+from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun
 
 T = TypeVar("T")
 
 RESAMPLINGS = 2000
 UNKNOWN = "–"
+RATIO_HEADINGS = ("step", "ratio", "95 % interval")
 WARMUP_REPORTS = 2  # Of a job on its steps; one every few seconds
 WAYS: dict[str, tuple[str, ...] | None] = {
     "without": None,
-    "phases only": ("--phases-only",),
     "agent": (),
     "watched": (),
     "events": ("--source", "events"),
@@ -47,19 +48,20 @@ def in_turn(ways: Sequence[T], rounds: int) -> Iterator[tuple[T, ...]]:
         yield (*ways[first:], *ways[:first])
 
 
-def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
-    """Return the ratio of each round."""
-    return [one / other for one, other in zip(of, to, strict=True)]
-
-
-def interval(
-    values: Sequence[float], middle: Callable[[Sequence[float]], float] = statistics.median
-) -> tuple[float, float]:
-    """Return the 95 % interval of their middle, by resampling."""
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of their median, by resampling."""
     chance = random.Random(0)
-    middles = sorted(middle(chance.choices(values, k=len(values))) for _ in range(RESAMPLINGS))
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLINGS))
     cut = RESAMPLINGS // 40
-    return middles[cut], middles[-cut - 1]
+    return medians[cut], medians[-cut - 1]
+
+
+def ratio_cells(step_ms: Sequence[float], without_ms: Sequence[float]) -> tuple[str, ...]:
+    """Return the median step and the median of the ratios within each round, with its interval."""
+    ratios = [one / other for one, other in zip(step_ms, without_ms, strict=True)]
+    low, high = interval(ratios)
+    ratio = number(statistics.median(ratios), 4)
+    return number(statistics.median(step_ms), 2, " ms"), ratio, f"{low:.4f} .. {high:.4f}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -88,8 +90,6 @@ def number(value: float | None, digits: int = 1, unit: str = "") -> str:
 
 def step_ms(way: str, options: argparse.Namespace) -> float:
     """Run one whole job; return its step time, by when rank 0 says how many steps it has done."""
-    from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun
-
     workload, *words = options.workload.split()
     script = WORKLOADS / f"{workload}.py"
     command = torchrun(options.nproc, script, "--seconds", str(options.seconds), *words, agent=WAYS[way])
@@ -126,14 +126,9 @@ def main() -> None:
     for order in in_turn(ways, options.pairs):
         for way in order:
             times_ms[way].append(step_ms(way, options))
-    print_head("way", "step", "ratio", "95 % interval")
+    print_head("way", *RATIO_HEADINGS)
     for way in ways:
-        found = ratios(times_ms[way], times_ms["without"])
-        low, high = interval(found)
-        print_row(
-            way, number(statistics.median(times_ms[way]), 2, " ms"), number(statistics.median(found), 4),
-            f"{low:.4f} .. {high:.4f}",
-        )  # fmt: skip
+        print_row(way, *ratio_cells(times_ms[way], times_ms["without"]))
 
 
 if __name__ == "__main__":

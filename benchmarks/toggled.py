@@ -1,7 +1,7 @@
 """What measuring costs a job, and how often it measures, switched on and off while the job runs.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/toggled.py [--rounds 10] [--block 100] \
-        [--settle 15] [--learn 400] [--modes watched,idle,always,profiler] script.py [args]
+        [--settle 15] [--learn 400] [--modes watched,idle,profiler] script.py [args]
 
 Each round has one block of steps with measuring off, and one in each mode, in an order that rotates; each
 block's step time is divided by that of its round's block with measuring off. A block's first steps, in
@@ -10,7 +10,6 @@ and do nothing; pairs.py compares with whole jobs that have no agent at all.
 
 - ``watched``: as when a dashboard watches the rank; each block asks for a burst.
 - ``idle``: as when nobody watches.
-- ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
@@ -22,15 +21,15 @@ import os
 import runpy
 import statistics
 import sys
-from collections import Counter, defaultdict
-from itertools import chain, pairwise
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from pairs import in_turn, interval, number, print_head, print_row, ratios
+from pairs import RATIO_HEADINGS, in_turn, print_head, print_row, ratio_cells
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import overlaptop.agent
@@ -38,12 +37,12 @@ from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.kernels import COST, KernelsSource
-from overlaptop.agent.sources.schedule import Estimate, Schedule
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.wire.joining import Watch
 
 NEVER = 1 << 62  # Steps from one measured step to the next
-MODES = ("watched", "idle", "always", "profiler")
+MODES = ("watched", "idle", "profiler")
 
 
 class Toggler:
@@ -63,11 +62,9 @@ class Toggler:
         self._profile: Any = None
         self._way = "watched"
         self._block_number = 0
-        self._always = Schedule(1, COST, LEAD_STEPS)
         self._never = Schedule(NEVER, COST, LEAD_STEPS)
         self._steps: Counter[str] = Counter()
-        self._activities: list[int] = []  # In each measured step, those that run at once counted as one
-        self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        self._measured_steps: Counter[str] = Counter()
         # What the hub has to say of dashboards does not count here.
         Sender.wanted = property(  # type: ignore[assignment]
             lambda _: Watch(self._way == "watched", self._block_number), lambda *_: None
@@ -128,7 +125,7 @@ class Toggler:
             self._profile.__enter__()
         elif way != "off":
             self._learnt.cost.skip()
-            source.schedule = self._always if way == "always" else self._learnt
+            source.schedule = self._learnt
 
     def end(self, way: str) -> None:
         """Have nothing measure."""
@@ -147,42 +144,21 @@ class Toggler:
 
     def _counted(self) -> list[StepSpans]:
         steps = self._take()
-        for step in steps:
-            key = (self._block_number, self._way)
-            self._steps[self._way] += 1
-            if step.detailed:
-                self._measured_ns[key].append(step.end_ns)
-                self._activities.append(sum(map(len, (step.compute, step.comm, step.copy, step.fused))))
+        self._steps[self._way] += len(steps)
+        self._measured_steps[self._way] += sum(step.detailed for step in steps)
         return steps
 
     def report(self) -> None:
         """A line for each mode."""
-        print_head(
-            "mode", "step, median", "ratio", "95 % interval", "range", "CPU", "measured", "gap, median",
-            "longest",
-        )  # fmt: skip
+        print_head("mode", *RATIO_HEADINGS, "CPU", "measured")
         for way, step_ms in self.step_ms.items():
-            found = ratios(step_ms, self.step_ms["off"])
-            low, high = interval(found)
-            ends_ns = [ends for (_, of), ends in self._measured_ns.items() if of == way]
-            gaps_s = [(later - earlier) / 1e9 for ends in ends_ns for earlier, later in pairwise(ends)]
-            measured = sum(map(len, ends_ns)) / max(1, self._steps[way])
-            print_row(
-                way, number(statistics.median(step_ms), 2, " ms"), number(statistics.median(found), 4),
-                f"{low:.4f} .. {high:.4f}", f"{min(found):.4f} .. {max(found):.4f}",
-                f"{statistics.median(self.cpu[way]):.2%}", f"{measured:.1%}",
-                number(statistics.median(gaps_s) if gaps_s else None, 2, " s"),
-                number(max(gaps_s, default=None), 2, " s"),
-            )  # fmt: skip
-        cost = self._learnt.cost
-        many = number(statistics.median(self._activities) if self._activities else None, 0, "")
-        of_step = f"of a step in which the source works, {many} activities: {told(cost.estimate())}"
-        print(f"own cost: {of_step}; {self._learnt.touched_share:.1%} of steps are touched", flush=True)
-
-
-def told(cost: Estimate | None) -> str:
-    """As ``0.46 % ± 0.20``."""
-    return f"{cost.share * 100:.2f} % ± {cost.error * 100:.2f}" if cost is not None else "not known"
+            measured = self._measured_steps[way] / max(1, self._steps[way])
+            cpu = statistics.median(self.cpu[way])
+            print_row(way, *ratio_cells(step_ms, self.step_ms["off"]), f"{cpu:.2%}", f"{measured:.1%}")
+        cost = self._learnt.cost.estimate()
+        known = "not known" if cost is None else f"{cost.share:.2%} ± {cost.error * 100:.2f}"
+        touched = f"{self._learnt.touched_share:.1%} of steps are touched"
+        print(f"own cost: of a step in which the source works: {known}; {touched}", flush=True)
 
 
 def thread_cpu_s() -> float:

@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 TUTORIAL = HERE.parent / "docs" / "tutorial.md"
 STEADY_STEPS = 40  # Steps of each rank before the first picture: the history columns are then filled
 START_LIMIT_S = 180.0
-CHANGE_LIMIT_S = 600.0  # For steps after a change, or for trials to end
+CHANGE_LIMIT_S = 600.0  # For steps after a change
 SETTLE_S = 1.0  # From a key to a picture: a redraw comes every quarter of a second
 LINKS_S = 25.0  # Seconds of history before the links' rates are drawn
 RICH_FONT, FONT = "font-size: 20px", "font-size: 20.264px"
@@ -60,12 +60,6 @@ def compared(app: OverlaptopApp) -> bool:
     return found is not None and found.of_change and steps >= STEADY_STEPS
 
 
-def tried(app: OverlaptopApp) -> bool:
-    """Whether trials have come to their end."""
-    trials = app.dashboard.trials.newest
-    return trials is not None and trials.trials.state.over
-
-
 def explained(app: OverlaptopApp) -> bool:
     """Whether it is known which rank is late, why, and what it costs."""
     return any(finding.why_late and finding.gain_ns for finding in app.dashboard.state.findings or ())
@@ -92,7 +86,6 @@ SCENES = (
     # These change the job.
     Scene("change", 120, 38, keys=("right_square_bracket", "right_square_bracket"), until=compared),
     Scene("tune", 120, 32, keys=("u",)),
-    Scene("trials", 120, 24, keys=("a", "enter"), until=tried),
     Scene("late-rank", 120, 32, until=explained, job=LATE),
     Scene("findings", 120, 16, keys=("f",), until=explained, job=LATE),
     Scene("collectives", 120, 20, keys=("C",), until=explained, job=LATE),
