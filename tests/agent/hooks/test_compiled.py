@@ -43,7 +43,8 @@ def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool
             assert beside[way] == alone[way]
         ended = len(ways) * STEPS - 1
         assert ended - untold <= len(job.steps(rank)) <= ended
-        assert not job.notices(rank)
+        # A rank that waits 10 s for one that still compiles, or ends, tells so.
+        assert not [notice for notice in job.notices(rank) if notice.level != "info"]
 
 
 def test_compiled_job_trains_as_without_the_agent(run_ranks: Run) -> None:
