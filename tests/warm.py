@@ -75,14 +75,15 @@ class WarmRanks:
     job's store.
     """
 
-    def __init__(self, warm, words, ranks, folder, out, err) -> None:
-        """``ranks``: 0 is one process that no launcher started."""
+    def __init__(self, warm, words, ranks, folder, out, err, variables=()) -> None:
+        """``ranks``: 0 is one process that no launcher started. ``variables``: more of each process."""
         self._port, self._words = hold_port(), words
         port = str(self._port.getsockname()[1])
         shared = environment()
         places = [{**place(rank, ranks), "MASTER_PORT": port} for rank in range(ranks)] or [{}]
         self._processes = [
-            warm.start(words, {**shared, **each}, folder, out.fileno(), err.fileno()) for each in places
+            warm.start(words, {**shared, **each, **more}, folder, out.fileno(), err.fileno())
+            for each, more in zip(places, variables or [{}] * len(places), strict=True)
         ]
         self.returncode: int | None = None
         self.failed = 0

@@ -129,7 +129,7 @@ def not_measured():
 
 
 def trace_of(name):
-    return session_of(analyze(TRACES / name, LaneRules(), detailed=True))
+    return session_of(analyze(TRACES / name, LaneRules()))
 
 
 def with_notices():
