@@ -350,13 +350,17 @@ def _slowed_ns(evidence: Evidence, rank: int, others: tuple[int, ...]) -> tuple[
     """Return `LateRank.slowed_ns`: it is clear if the overlap explains the compute."""
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
-    computes_ns, hides_ns = (
-        excess_over(evidence, rank, others, measure) for measure in (computing_ns, hidden_ns)
-    )
-    slowed = sum(0 > computes >= hides for computes, hides in zip(computes_ns, hides_ns, strict=False))
-    if not slowed or slowed < STEADY * len(computes_ns):
+    pairs = [
+        (computes_ns, hides_ns)
+        for step in evidence.steps
+        for computes_ns in excess(evidence, computing_ns, [step.totals], (rank,), (rank, *others))[rank]
+        for hides_ns in excess(evidence, hidden_ns, [step.totals], (rank,), (rank, *others))[rank]
+    ]
+    slowed = sum(0 > computes_ns >= hides_ns for computes_ns, hides_ns in pairs)
+    if not slowed or slowed < STEADY * len(pairs):
         return 0, 0
-    return round(-median(computes_ns)), round(-median(hides_ns))
+    computes_ns, hides_ns = (round(-median(each)) for each in zip(*pairs, strict=True))
+    return computes_ns, hides_ns
 
 
 def _varies(longer_ns: list[float]) -> bool:
