@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/jobs/recorded_faults.py FOLDER --by gc
 
-``FOLDER/rank-1.jsonl`` has a line for each step: whether the rank has the fault, and when it came to
-communicate. On a GPU that is the first collective. On a CPU, where the agent hooks collectives, it is the
-end of the first forward pass, or without one the step's beginning or the loss's end.
+``FOLDER/rank-1.jsonl`` has a line for each step: whether the rank has the fault, how long its host lost
+before it came to communicate (0 with ``cpus``, which loses time all along), and when it came to that. On a
+GPU that is the first collective. On a CPU, where the agent hooks collectives, it is the end of the first
+forward pass, or without one the step's beginning or the loss's end.
 """
 
 import json
@@ -35,9 +36,10 @@ class RecordingInjector(faults.Injector):
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
         self._arrived_step = -1
+        self._lost_ns = 0  # Since the last arrival
         self._anchor: tuple[torch.cuda.Event, int] | None = None
         """The first arrival at the GPU, and its Unix time in ns."""
-        self._unwritten: deque[tuple[torch.cuda.Event, int, bool]] = deque()
+        self._unwritten: deque[tuple[torch.cuda.Event, dict[str, int | bool]]] = deque()
 
     def install(self) -> None:
         super().install()
@@ -71,14 +73,21 @@ class RecordingInjector(faults.Injector):
         if not self._has_modules and not self._on_gpu:
             self._arrive()
 
+    def _lose_now(self, lose_ns: int) -> None:
+        began_ns = time.time_ns()
+        super()._lose_now(lose_ns)
+        if not isinstance(self._cause, faults.Cpus):
+            self._lost_ns += time.time_ns() - began_ns
+
     def _arrive(self) -> None:
         """Record the first arrival of a step; on a GPU it is written once the GPU has come to it."""
         if self._arrived_step == self._step:
             return
         self._arrived_step = self._step
-        is_faulty = self._lose_ns > 0
+        line = {"step": self._step, "is_faulty": self._lose_ns > 0, "lost_ns": self._lost_ns}
+        self._lost_ns = 0
         if not self._on_gpu:
-            self._write(time.time_ns(), self._step, is_faulty)
+            self._write(line, time.time_ns())
             return
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -86,14 +95,13 @@ class RecordingInjector(faults.Injector):
             event.synchronize()
             self._anchor = event, time.time_ns()
         anchor, anchor_ns = self._anchor
-        self._unwritten.append((event, self._step, is_faulty))
+        self._unwritten.append((event, line))
         while self._unwritten and self._unwritten[0][0].query():
-            event, step, is_faulty = self._unwritten.popleft()
-            self._write(anchor_ns + round(anchor.elapsed_time(event) * 1e6), step, is_faulty)
+            event, line = self._unwritten.popleft()
+            self._write(line, anchor_ns + round(anchor.elapsed_time(event) * 1e6))
 
-    def _write(self, arrived_ns: int, step: int, is_faulty: bool) -> None:
-        line = {"step": step, "arrived_ns": arrived_ns, "is_faulty": is_faulty}
-        self._file.write(json.dumps(line) + "\n")
+    def _write(self, line: dict[str, int | bool], arrived_ns: int) -> None:
+        self._file.write(json.dumps({**line, "arrived_ns": arrived_ns}) + "\n")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def losses(folder, rank):
     ("by", "run"),
     [*((by, DDP_RUN) for by in ("sleep", "compute", "gc", "batches")), ("loader", MATMUL_RUN)],
 )
-def test_a_fault_begins_on_one_rank_and_changes_no_result(by, run, results):
+def test_a_fault_makes_one_rank_late_and_changes_no_result(by, run, results):
     faulty = ["--by", by, "--untouched", "4", "--device", "cpu", "--share", "1"]
     done, folder = results("faults", "lost", *faulty, "--workload", shlex.join(run))
     assert done == results(*run)[0]
@@ -60,8 +60,14 @@ def test_a_fault_begins_on_one_rank_and_changes_no_result(by, run, results):
         notes = losses(folder, rank)
         # A step begins behind the optimizer; the last one of DDP has no forward pass.
         assert [*notes] == [*range(STEPS - (run is DDP_RUN))]
-        late = {step for step, note in notes.items() if note["is_faulty"]}
+        late = {step for step, note in notes.items() if note["lost_ns"] > 0}
         assert late == ({step for step in notes if step >= 4} if rank or by == "batches" else set())
+        assert late == {step for step, note in notes.items() if note["is_faulty"]}
+        arrived_ns = [0, *(note["arrived_ns"] for note in notes.values())]
+        assert all(
+            before_ns + note["lost_ns"] <= note["arrived_ns"]
+            for before_ns, note in zip(arrived_ns, notes.values(), strict=False)
+        )
 
 
 @pytest.mark.parametrize("slower_from", [10, 100, 1000])
